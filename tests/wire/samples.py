@@ -1,0 +1,146 @@
+"""One sample of every message of every conversation; golden frames and fuzzing both start here."""
+
+from typing import Any
+
+import msgspec
+
+from bireme.wire import control, journal, plan, requests, routes, state
+from bireme_worker.coordinator import messages
+
+CHECKPOINT = control.Checkpoint("/models/m", "2026-11-01", 2)
+ADDRESS = control.Address("127.0.0.2", 8010)
+SAMPLING = plan.Sampling(temperature=0.7, top_p=0.9, logit_bias={5: 1.5}, seed=2**63 + 1, stop_ids=(2,))
+LIMITS = requests.Limits(2048, 64, 256)
+
+CONTROL: list[control.ControlMessage] = [
+    control.Hello("g", 1, 3, "b0", 7, (ADDRESS,), CHECKPOINT),
+    control.Welcome(1, 3, CHECKPOINT),
+    control.Superseded(4),
+    control.Load(CHECKPOINT),
+    control.Loaded(CHECKPOINT, 512, 1),
+    control.Form(9, ((ADDRESS,), (ADDRESS,)), ADDRESS, 512),
+    control.Formed(9, 1),
+    control.Beat((control.RankBeat(0, True, "Serving", 9, 100, 3000, True),)),
+    control.End(9, "RankLost"),
+    control.Ended(9, 1),
+    control.Lost(9, "RankLost", "rank 1 ended with signal 9"),
+    control.Failed("BadCheckpoint", "model.safetensors is 5 bytes", 65, 1, 9),
+    control.Stage(CHECKPOINT),
+    control.Prepared(2, 1, ""),
+    control.Committed(2, 1),
+    control.Stop("drained"),
+]
+
+PLAN: list[Any] = [
+    plan.Attach(9, 1, 0),
+    plan.Plan(
+        9,
+        4,
+        (plan.Row(1, 0, 3, plan.pack_ids([5, 6, 7]), (4,), -1), plan.Row(2, 17, 1, b"", (), 3)),
+        (plan.Admit(1, SAMPLING, plan.pack_ids([5, 6, 7]), plan.pack_ids([8])),),
+        (3,),
+    ),
+    plan.Commit(9, 2),
+    plan.Sample(9, 4, (b"\xff\x0f",)),
+    plan.Result(9, 4, plan.pack_ids([11]), (0,), (plan.Logprobs(-0.5, ((11, -0.5),)),)),
+]
+
+REQUESTS: list[Any] = [
+    requests.Submit(1, "r1", plan.pack_ids([1, 2]), SAMPLING, 16, plan.pack_ids([3]), 1, True),
+    requests.Cancel(1),
+    requests.Frame(4, (requests.Tokens(1, plan.pack_ids([9]), "stop", 16, (plan.Logprobs(-0.1),), "why"),)),
+    requests.Accepted(1),
+    requests.Refused(1, 503, "draining", 2.0),
+    requests.Serving(True, "None", "", 0.0, 9, "2026-11-01", 2, LIMITS),
+]
+
+COORDINATOR: list[Any] = [
+    messages.Begin(9, 512, "2026-11-01", 2),
+    messages.Begun(9),
+    messages.Serve(9),
+    messages.Finish(9, "RankLost", "rank 1 of stage 1 ended", 1.0),
+    messages.PlanLost(9, 1, 0),
+    messages.Drain(30.0),
+    messages.Undrain(),
+    messages.Abort("r1"),
+    messages.Status(9, 1, 2, 30, 4, 512, 17, 0.2, False, 10, 3, 5, {"stop": 1}),
+]
+
+CONVERSATIONS: dict[str, tuple[Any, list[Any]]] = {
+    "control": (control.control_codec, CONTROL),
+    "plan": (plan.plan_codec, PLAN),
+    "requests": (requests.request_codec, REQUESTS),
+    "coordinator": (messages.coordinator_codec, COORDINATOR),
+}
+
+JOURNAL: list[journal.JournalEntry] = [
+    journal.Opened(1, [1, 2], "2026-11-01"),
+    journal.Emitted(0, [9]),
+    journal.Emitted(1, [9, 10], "stop"),
+    journal.Handover("drain"),
+]
+
+EXTENSION = journal.Extension(
+    "r1",
+    1764288000,
+    2**63 + 1,
+    journal.Resume([1, 2], "2026-11-01", [journal.ResumedChoice(0, [9]), journal.ResumedChoice(1, [9], "stop")]),
+)
+
+STATE = state.StateDocument(
+    v=1,
+    seq=12,
+    group="g",
+    stage=0,
+    incarnation=3,
+    boot="b0",
+    epoch=9,
+    state="Serving",
+    reason="None",
+    message="",
+    retry_after_s=0.0,
+    revision="abc",
+    model_revision="2026-11-01",
+    generation=2,
+    reload=state.ReloadState(),
+    running=1,
+    waiting=0,
+    queued_prefill_tokens=0,
+    kv_blocks_used=3,
+    kv_blocks=512,
+    block_size=16,
+    step=100,
+    step_age_s=0.1,
+    draining=False,
+    limits=LIMITS,
+    stages=(state.StageState(0, 3, "b0", 0.0, (state.RankState(0, True, 77, "Serving", 100, 0.1, 1),)),),
+)
+
+ADMIN = [
+    state.DrainRequest(30.0),
+    state.ReloadRequest("/models/m2", "2026-12-01"),
+    state.AbortRequest("r1"),
+    state.LeaderRequest("127.0.0.9", 4),
+    state.AdoptRequest("g", 1, 4, "127.0.0.9"),
+]
+
+ROUTES = routes.Routes(
+    1, ("m",), (routes.Route("g", 0, "p", 3, "http://127.0.0.2:8000", "http://127.0.0.2:8001", "/t"),)
+)
+
+
+def golden() -> dict[str, str]:
+    """Every sample as hex of its frame, or as JSON text."""
+    frames = {
+        f"{name}/{type(message).__name__}": codec.frame(message).hex()
+        for name, (codec, messages_) in CONVERSATIONS.items()
+        for message in messages_
+    }
+    lines = {
+        f"journal/{index}-{type(entry).__name__}": journal.journal_line(entry).decode()
+        for index, entry in enumerate(JOURNAL)
+    }
+    documents = {
+        f"json/{type(item).__name__}": msgspec.json.encode(item).decode() for item in [EXTENSION, STATE, *ADMIN, ROUTES]
+    }
+    return frames | lines | documents

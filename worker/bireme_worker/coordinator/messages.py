@@ -1,0 +1,92 @@
+"""Between the leader's supervisor and its coordinator, over a socket pair.
+
+The supervisor owns membership and says when an epoch begins and ends; the coordinator owns the plan stream and the
+requests and says how far they are.
+"""
+
+import msgspec
+
+from bireme.wire.frames import Codec
+
+
+class CoordinatorMessage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Base of these messages."""
+
+
+class Begin(CoordinatorMessage, frozen=True):
+    """Supervisor → coordinator: accept the ranks of this epoch; block pool and prefix index start empty."""
+
+    epoch: int
+    kv_blocks: int
+    model_revision: str
+    generation: int
+
+
+class Begun(CoordinatorMessage, frozen=True):
+    """Coordinator → supervisor: every rank of the epoch is attached; plans may flow once ``Serve`` comes."""
+
+    epoch: int
+
+
+class Serve(CoordinatorMessage, frozen=True):
+    """Supervisor → coordinator: all ranks have formed; take requests."""
+
+    epoch: int
+
+
+class Finish(CoordinatorMessage, frozen=True):
+    """Supervisor → coordinator: the epoch is over. Hand over journalled streams, keep the others for the next epoch."""
+
+    epoch: int
+    reason: str
+    message: str
+    retry_after_s: float
+
+
+class PlanLost(CoordinatorMessage, frozen=True):
+    """Coordinator → supervisor: a rank's plan connection broke."""
+
+    epoch: int
+    stage: int
+    rank: int
+
+
+class Drain(CoordinatorMessage, frozen=True):
+    """Supervisor → coordinator: refuse new work; hand over what still runs after ``deadline_s`` seconds."""
+
+    deadline_s: float
+
+
+class Undrain(CoordinatorMessage, frozen=True):
+    """Supervisor → coordinator: take work again."""
+
+
+class Abort(CoordinatorMessage, frozen=True):
+    """Supervisor → coordinator: end the request with this id."""
+
+    request_id: str
+
+
+class Status(CoordinatorMessage, frozen=True):
+    """Coordinator → supervisor: at least every 0.25 s and on every change of ``draining`` or of running to or from 0.
+
+    ``step_age_s``: seconds since the last result while work is pending, else 0. Counters grow over the process's life.
+    """
+
+    epoch: int
+    running: int
+    waiting: int
+    queued_prefill_tokens: int
+    kv_blocks_used: int
+    kv_blocks: int
+    step: int
+    step_age_s: float
+    draining: bool
+    prompt_tokens: int
+    cached_tokens: int
+    generation_tokens: int
+    finished: dict[str, int]
+
+
+CoordinatorKinds = Begin | Begun | Serve | Finish | PlanLost | Drain | Undrain | Abort | Status
+coordinator_codec: Codec[CoordinatorKinds] = Codec(CoordinatorKinds)
