@@ -1,0 +1,150 @@
+"""InferenceDeployment: one model, served by a number of equal groups behind one router.
+
+No field is immutable: whatever changes, the groups are rolled, reloaded or left alone as the field's description says.
+"""
+
+import re
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from bireme.api.base import ApiModel, Rule
+from bireme.api.engine import Engine
+from bireme.api.local import unsupported_template
+from bireme.api.model import Model
+from bireme.api.parallelism import Parallelism
+from bireme.api.placement import Placement
+from bireme.api.recovery import Recovery
+from bireme.api.rollout import Autoscaling, Disruption, Rollout
+from bireme.api.router import Router
+from bireme.api.status import Status
+from bireme.api.template import PodTemplate
+from bireme.api.types import DNS_LABEL, MAX_NAME_LENGTH, GroupCount
+
+
+class Metadata(ApiModel):
+    """The part of Kubernetes' object metadata that we read; the rest is passed through."""
+
+    name: str
+    """Name of the deployment."""
+    namespace: str = "default"
+    """Namespace of the deployment."""
+    uid: str = ""
+    """Identity given by the API server."""
+    generation: int = 0
+    """Counter of spec changes."""
+    resource_version: str = ""
+    """Version of the object in the API server."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels."""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """Annotations; the verbs of the command line among them."""
+    creation_timestamp: str | None = None
+    """When the object was made."""
+    deletion_timestamp: str | None = None
+    """When its deletion was asked for."""
+    deletion_grace_period_seconds: int | None = None
+    """Kubernetes' own."""
+    generate_name: str | None = None
+    """Kubernetes' own."""
+    self_link: str | None = None
+    """Kubernetes' own."""
+    finalizers: tuple[str, ...] = ()
+    """Kubernetes' own; Bireme sets none."""
+    owner_references: tuple[dict[str, Any], ...] = ()
+    """Kubernetes' own."""
+    managed_fields: tuple[dict[str, Any], ...] = ()
+    """Kubernetes' own."""
+
+
+class Spec(ApiModel):
+    """What is wanted."""
+
+    at: ClassVar[str] = "spec"
+
+    replicas: GroupCount = 1
+    """Groups: copies of the model, each of tensor × pipeline devices. Default 1; 0 stops all. A HorizontalPodAutoscaler
+    on the scale subresource may own it."""
+    paused: bool = False
+    """True leaves everything as it is: no group is made, changed, replaced or removed. Default false."""
+    model: Model
+    """Which model is served."""
+    parallelism: Parallelism = Field(default_factory=Parallelism)
+    """How one copy of the model is split over devices and pods."""
+    engine: Engine = Field(default_factory=Engine)
+    """What runs inside a group, and its limits."""
+    template: PodTemplate = Field(default_factory=PodTemplate)
+    """Open pod template of the stages. A change rolls the groups."""
+    placement: Placement = Field(default_factory=Placement)
+    """Where the stages of a group run."""
+    rollout: Rollout = Field(default_factory=Rollout)
+    """How a change reaches the groups."""
+    recovery: Recovery = Field(default_factory=Recovery)
+    """What happens when a part of a group is lost."""
+    spares: Annotated[int, Field(ge=0, le=100)] = 0
+    """Standby stage pods that take the place of a lost one, weights at hand. Default 0."""
+    autoscaling: Autoscaling | None = None
+    """Bireme's own autoscaler. Default none."""
+    disruption: Disruption = Field(default_factory=Disruption)
+    """How much capacity node drains may take."""
+    router: Router = Field(default_factory=Router)
+    """The router before the groups."""
+
+
+def _name_fits(self: "InferenceDeployment") -> bool:
+    return len(self.metadata.name) <= MAX_NAME_LENGTH
+
+
+def _name_is_a_label(self: "InferenceDeployment") -> bool:
+    return re.fullmatch(DNS_LABEL.strip("^$"), self.metadata.name) is not None
+
+
+class InferenceDeployment(ApiModel):
+    """One model, served by equal groups of pods behind an OpenAI-compatible router."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"size(self.metadata.name) <= {MAX_NAME_LENGTH}",
+            _name_fits,
+            f"shorten metadata.name to {MAX_NAME_LENGTH} characters: pods are named <name>-<group>-<stage>-<hash>",
+        ),
+        Rule(
+            f"self.metadata.name.matches('{DNS_LABEL}')",
+            _name_is_a_label,
+            "write metadata.name in lower-case letters, digits and dashes, a letter first and no dash last",
+        ),
+    )
+
+    api_version: Literal["bireme.dev/v1alpha1"] = "bireme.dev/v1alpha1"
+    """Version of this API."""
+    kind: Literal["InferenceDeployment"] = "InferenceDeployment"
+    """Kind of this object."""
+    metadata: Metadata
+    """Name, namespace, labels and annotations."""
+    spec: Spec
+    """What is wanted."""
+    status: Status | None = None
+    """What is."""
+
+    @property
+    def name(self) -> str:
+        """The deployment's name."""
+        return self.metadata.name
+
+    @property
+    def model_name(self) -> str:
+        """The OpenAI `model` that clients name."""
+        return self.spec.model.name or self.metadata.name
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object as YAML and JSON have it: camelCase, enums as strings, absent fields left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def refused_locally(deployment: InferenceDeployment) -> list[str]:
+    """Return what a cluster could do for this deployment and `bireme up` can't, as instructions; often empty."""
+    refusals = unsupported_template(deployment.spec.template)
+    if deployment.spec.model.source.persistent_volume_claim is None:
+        return refusals
+    instead = "set source.path and give the directory by `bireme up --mount`"
+    return [f"spec.model.source.persistentVolumeClaim: a local process has no claims; {instead}", *refusals]

@@ -1,0 +1,86 @@
+"""What runs inside a group: the engine, its limits, and its key-value cache."""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from bireme.api.base import ApiModel, Rule
+from bireme.api.types import PERCENT, Quantity, byte_count
+
+
+class EngineType(StrEnum):
+    """Which engine runs in the stage pods."""
+
+    BIREME = "Bireme"
+    CUSTOM = "Custom"
+
+
+class Switch(StrEnum):
+    """On or off, with room for more."""
+
+    ENABLED = "Enabled"
+    DISABLED = "Disabled"
+
+
+class KVDType(StrEnum):
+    """Number format of the key-value cache."""
+
+    AUTO = "auto"
+    FP8 = "fp8"
+    INT8 = "int8"
+
+
+class KVCache(ApiModel):
+    """Memory for keys and values. At most one of fraction and bytes."""
+
+    at: ClassVar[str] = "spec.engine.kvCache"
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!(has(self.fraction) && has(self.bytes))",
+            lambda self: self.fraction is None or self.bytes is None,
+            "set fraction or bytes, not both",
+        ),
+    )
+
+    fraction: Annotated[str, Field(max_length=3, pattern=PERCENT)] | None = None
+    """Share of the memory that is free on a rank's device once the weights are loaded, as a whole percentage. Default:
+    the device's own default, named in the worker's log. Example: `90%`."""
+    bytes: Quantity | None = None
+    """Bytes per rank, in place of fraction. Example: `8Gi`."""
+    dtype: KVDType = KVDType.AUTO
+    """Number format of the cache. Default auto: the model's dtype."""
+
+    def share(self) -> float | None:
+        """Return ``fraction`` as a number between 0 and 1, or None when it is not set."""
+        return int(self.fraction.rstrip("%")) / 100 if self.fraction else None
+
+    def byte_count(self) -> int | None:
+        """Return ``bytes`` as an integer, or None when it is not set."""
+        return None if self.bytes is None else byte_count(self.bytes)
+
+
+Argument = Annotated[str, Field(max_length=1024)]
+
+
+class Engine(ApiModel):
+    """What runs inside a group. A change rolls the groups."""
+
+    at: ClassVar[str] = "spec.engine"
+
+    type: EngineType = EngineType.BIREME
+    """Bireme (default) is the engine of this project. Custom runs the container of spec.template with rank, world size
+    and leader address in its environment."""
+    max_model_length: Annotated[int, Field(ge=1, le=16_777_216)] | None = None
+    """Longest prompt plus output, in tokens; longer requests are refused. Default: the checkpoint's own limit."""
+    max_running_requests: Annotated[int, Field(ge=1, le=65_536)] = 64
+    """Requests that compute at the same time in one group. Default 64; the others wait."""
+    max_batched_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 2048
+    """Token budget of one step, prefill and decode together. Default 2048. Larger fills prompts faster, smaller keeps
+    the gaps between tokens short."""
+    kv_cache: KVCache = Field(default_factory=KVCache)
+    """Memory for keys and values; it bounds how much text all running requests have together."""
+    prefix_caching: Switch = Switch.ENABLED
+    """Enabled (default) re-uses the cache of equal prompt beginnings. Outputs do not change."""
+    args: Annotated[dict[str, Argument], Field(max_length=64)] = Field(default_factory=dict)
+    """Further arguments for a Custom engine, name to value. Default none."""
