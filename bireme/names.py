@@ -215,6 +215,7 @@ class Admission(Number):
     CONFLICT = 409, "The group can't do this now, for example resume on another model revision."
     BODY_TOO_LARGE = 413, "The body is over the limit."
     QUEUE_FULL = 429, "The queue is full."
+    GROUP_LOST = 502, "The request was sent and its group lost, as often as `router.retry.attempts` allows."
     NOT_SERVING = 503, "Draining, re-forming, loading, or no group at hand."
     DEADLINE = 504, "No group could be had before the request's deadline."
 

@@ -51,10 +51,6 @@ class KVCache(ApiModel):
     dtype: KVDType = KVDType.AUTO
     """Number format of the cache. Default auto: the model's dtype."""
 
-    def share(self) -> float | None:
-        """Return ``fraction`` as a number between 0 and 1, or None when it is not set."""
-        return int(self.fraction.rstrip("%")) / 100 if self.fraction else None
-
     def byte_count(self) -> int | None:
         """Return ``bytes`` as an integer, or None when it is not set."""
         return None if self.bytes is None else byte_count(self.bytes)

@@ -24,6 +24,7 @@ UNBUILT: Final[dict[str, tuple[Plan, str]]] = {
     "spec.model.quantization": (Plan.ENGINE, "the checkpoint runs in spec.model.dtype"),
     "spec.engine.type": (Plan.OPERATOR, "Bireme's own engine is the only one"),
     "spec.engine.args": (Plan.OPERATOR, "Bireme's own engine takes the named fields of spec.engine"),
+    "spec.engine.kvCache.fraction": (Plan.ENGINE, "set kvCache.bytes"),
     "spec.engine.kvCache.dtype": (Plan.ENGINE, "the cache has the model's dtype"),
     "spec.placement.topology": (Plan.OPERATOR, "use nodeSelector or affinity in spec.template"),
     "spec.placement.exclusive": (Plan.OPERATOR, "use podAntiAffinity in spec.template"),

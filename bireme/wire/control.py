@@ -1,8 +1,9 @@
 """The control channel: supervisors with their leader, and each supervisor with its own ranks.
 
 A stage dials the leader and says Hello; the leader answers Welcome or Superseded. Then: Load → Loaded, Form → Formed,
-Beat both ways, End → Ended; for a reload Stage → Prepared, Commit → Committed. Every message that belongs to an epoch
-carries it, and a mismatch is dropped. Epoch = max(incarnation << 20, the last epoch in any Hello and in the file) + 1.
+Beat both ways, End → Ended, Standing on every change of the group's state; for a reload Stage → Prepared, Commit →
+Committed. Every message that belongs to an epoch carries it, and a mismatch is dropped.
+Epoch = max(incarnation << 20, the last epoch in any Hello and in the file) + 1.
 """
 
 from typing import Final
@@ -91,7 +92,10 @@ class Formed(Message, frozen=True):
 
 
 class RankBeat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Progress of one rank, from a thread outside the device stream. ``layers`` grows with every layer computed."""
+    """Progress of one rank, from a thread outside the device stream. ``layers`` grows with every layer computed.
+
+    ``pid`` and ``loads`` (checkpoint reads since the supervisor started) are filled in by the rank's supervisor.
+    """
 
     rank: int
     alive: bool
@@ -100,6 +104,8 @@ class RankBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     step: int = 0
     layers: int = 0
     busy: bool = False
+    pid: int = 0
+    loads: int = 0
 
 
 class Beat(Message, frozen=True):
@@ -128,6 +134,22 @@ class Lost(Message, frozen=True):
     epoch: int
     reason: str
     message: str
+
+
+class Leaving(Message, frozen=True):
+    """Stage → leader: I was asked to stop; drain the group within ``deadline_s`` seconds, then end the epoch."""
+
+    deadline_s: float
+
+
+class Standing(Message, frozen=True):
+    """Leader → stage, on every change: what the leader's state document says of the group; words of ``names``."""
+
+    epoch: int
+    state: str
+    reason: str
+    message: str
+    retry_after_s: float = 0.0
 
 
 class Failed(Message, frozen=True):
@@ -179,6 +201,8 @@ ControlMessage = (
     | End
     | Ended
     | Lost
+    | Leaving
+    | Standing
     | Failed
     | Stage
     | Prepared

@@ -117,7 +117,7 @@ RIGHT: dict[str, dict[str, Any]] = {
             "maxModelLength": 4096,
             "maxRunningRequests": 8,
             "maxBatchedTokens": 512,
-            "kvCache": {"fraction": "85%"},
+            "kvCache": {"bytes": "8Gi"},
             "prefixCaching": "Disabled",
         }
     ),

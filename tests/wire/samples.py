@@ -24,6 +24,8 @@ CONTROL: list[control.ControlMessage] = [
     control.End(9, "RankLost"),
     control.Ended(9, 1),
     control.Lost(9, "RankLost", "rank 1 ended with signal 9"),
+    control.Leaving(30.0),
+    control.Standing(9, "Recovering", "RankLost", "rank 1 of stage 1 ended", 1.0),
     control.Failed("BadCheckpoint", "model.safetensors is 5 bytes", 65, 1, 9),
     control.Stage(CHECKPOINT),
     control.Prepared(2, 1, ""),
