@@ -1,0 +1,26 @@
+"""What all tests share: the one real model, converted once per machine, and hypothesis without a stopwatch."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from bireme_worker.checkpoints.packaged import ensure_smollm2
+
+# A busy machine is no failure: no example is timed.
+settings.register_profile("bireme", deadline=None)
+settings.load_profile("bireme")
+
+
+def pytest_configure() -> None:
+    """Say that no event loop is set: pytest-asyncio would otherwise make one to restore and never close it."""
+    asyncio.set_event_loop(None)
+
+
+@pytest.fixture(scope="session")
+def smollm2_dir() -> Path:
+    """SmolLM2-135M-Instruct as a Hugging Face directory, fp32."""
+    cache = os.environ.get("BIREME_CACHE_DIR")
+    return ensure_smollm2(Path(cache) if cache else Path.home() / ".cache" / "bireme")
