@@ -96,3 +96,22 @@ async def test_the_synchronous_client(stand: Stand, speaking: ScriptedCoordinato
                 return whole.choices[0].message.content, "".join(c.choices[0].delta.content or "" for c in stream)
 
     assert await asyncio.to_thread(ask) == (WORDS, WORDS)
+
+
+async def test_token_ids_are_told_to_whoever_asks(
+    api: openai.AsyncOpenAI, speaking: ScriptedCoordinator, text: TextModel
+) -> None:
+    ids = [*text.encode(WORDS, add_special_tokens=False), 2]
+    asked = {"return_token_ids": True}
+    whole = await api.chat.completions.create(model="smol", messages=HELLO, extra_body=asked)
+    told = whole.model_dump()
+    assert told["choices"][0]["token_ids"] == ids
+    async with await api.chat.completions.create(model="smol", messages=HELLO, stream=True, extra_body=asked) as stream:
+        chunks = [chunk.model_dump() async for chunk in stream]
+    assert chunks[0]["prompt_token_ids"] == told["prompt_token_ids"]
+    assert all("prompt_token_ids" not in chunk for chunk in chunks[1:])
+    assert [token for chunk in chunks for token in chunk["choices"][0].get("token_ids", [])] == ids
+    async with await api.completions.create(model="smol", prompt="Paris?", stream=True, extra_body=asked) as parts:
+        pieces = [chunk.model_dump() async for chunk in parts]
+    assert pieces[0]["prompt_token_ids"] == text.encode("Paris?", add_special_tokens=True)
+    assert [token for chunk in pieces for token in chunk["choices"][0].get("token_ids", [])] == ids

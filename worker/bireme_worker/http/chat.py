@@ -13,12 +13,12 @@ from bireme_worker.http.logprobs import chat_logprobs
 from bireme_worker.http.prompts import encode_chat
 from bireme_worker.http.schema import ChatBody
 from bireme_worker.http.service import SERVICE, Service, take_caller
-from bireme_worker.http.shapes import Envelope, encode, joined
+from bireme_worker.http.shapes import Envelope, encode, joined, token_ids
 from bireme_worker.http.streaming import stream_answer
 from bireme_worker.http.whole import whole_answer
 
 _ROLE: Final = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
-_CONTENT: Final = b'{"index":%d,"delta":{"content":%b},"logprobs":%b,"finish_reason":null}'
+_CONTENT: Final = b'{"index":%d,"delta":{"content":%b},"logprobs":%b,"finish_reason":null%b}'
 _FINISH: Final = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":%b}'
 
 
@@ -46,16 +46,18 @@ class ChatShape:
         model = service.identity.model_name
         self._tokens = service.text.tokens
         self._scores = generation.wants_logprobs
+        self._ids = generation.return_ids
         self._envelope = Envelope("chatcmpl", "chat.completion.chunk", generation, model, model_revision)
 
     def role(self, choice: int) -> bytes:
         return self._envelope.event(_ROLE % choice)
 
     def content(self, choice: int, piece: Piece) -> bytes:
-        if not piece.text and not piece.scored:
+        ids = encode(token_ids([piece], wanted=self._ids))[1:-1]
+        if not piece.text and not piece.scored and not (ids and piece.ids):
             return b""
         logprobs = encode(chat_logprobs(self._tokens, piece.scored)) if piece.scored else b"null"
-        return self._envelope.event(_CONTENT % (choice, encode(piece.text), logprobs))
+        return self._envelope.event(_CONTENT % (choice, encode(piece.text), logprobs, ids and b"," + ids))
 
     def finish(self, choice: int, reason: str) -> bytes:
         return self._envelope.event(_FINISH % (choice, encode(reason)))
@@ -74,4 +76,5 @@ class ChatShape:
             "message": {"role": "assistant", "content": text, "refusal": None},
             "logprobs": chat_logprobs(self._tokens, scored) if self._scores else None,
             "finish_reason": finish,
+            **token_ids(pieces, wanted=self._ids),
         }

@@ -13,11 +13,11 @@ from bireme_worker.http.logprobs import completion_logprobs
 from bireme_worker.http.prompts import encode_text
 from bireme_worker.http.schema import CompletionBody
 from bireme_worker.http.service import SERVICE, Service, take_caller
-from bireme_worker.http.shapes import Envelope, encode, joined
+from bireme_worker.http.shapes import Envelope, encode, joined, token_ids
 from bireme_worker.http.streaming import stream_answer
 from bireme_worker.http.whole import whole_answer
 
-_EVENT: Final = b'{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b}'
+_EVENT: Final = b'{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b%b}'
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
@@ -49,19 +49,21 @@ class CompletionShape:
         model = service.identity.model_name
         self._tokens = service.text.tokens
         self._scores = generation.wants_logprobs
+        self._ids = generation.return_ids
         self._envelope = Envelope("cmpl", "text_completion", generation, model, model_revision)
 
     def role(self, choice: int) -> bytes:  # noqa: ARG002 (chat needs it)
         return b""
 
     def content(self, choice: int, piece: Piece) -> bytes:
-        if not piece.text and not piece.scored:
+        ids = encode(token_ids([piece], wanted=self._ids))[1:-1]
+        if not piece.text and not piece.scored and not (ids and piece.ids):
             return b""
         logprobs = encode(completion_logprobs(self._tokens, piece.scored)) if piece.scored else b"null"
-        return self._envelope.event(_EVENT % (encode(piece.text), choice, logprobs, b"null"))
+        return self._envelope.event(_EVENT % (encode(piece.text), choice, logprobs, b"null", ids and b"," + ids))
 
     def finish(self, choice: int, reason: str) -> bytes:
-        return self._envelope.event(_EVENT % (b'""', choice, b"null", encode(reason)))
+        return self._envelope.event(_EVENT % (b'""', choice, b"null", encode(reason), b""))
 
     def usage(self, usage: Mapping[str, Any]) -> bytes:
         return self._envelope.usage_event(usage)
@@ -77,4 +79,5 @@ class CompletionShape:
             "index": index,
             "logprobs": completion_logprobs(self._tokens, scored) if self._scores else None,
             "finish_reason": finish,
+            **token_ids(pieces, wanted=self._ids),
         }

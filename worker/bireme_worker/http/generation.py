@@ -36,6 +36,7 @@ class Generation:
     priority: int
     journal: bool
     include_usage: bool
+    return_ids: bool
     revision: str | None
     resumed: dict[int, ResumedChoice]
 
@@ -80,6 +81,7 @@ async def plan_generation(
         priority=body.priority,
         journal=caller.journal,
         include_usage=body.stream_options is not None and body.stream_options.include_usage,
+        return_ids=body.return_token_ids,
         revision=None if resume is None else resume.model_revision,
         resumed={} if resume is None else {choice.index: choice for choice in resume.choices},
     )

@@ -154,6 +154,7 @@ class GenerationBody(Body):
     stream_options: StreamOptions | None = Field(None, description='{"include_usage": true}, only with stream.')
     n: int = Field(1, ge=1, le=MAX_CHOICES, description="Choices to draw.")
     priority: int = Field(0, ge=-(2**31), lt=2**31, description="Lower is served first.")
+    return_token_ids: bool = Field(False, description="true adds prompt_token_ids and each choice's token_ids.")
     # Harmless fields of OpenAI's: they change nothing about the answer here.
     user: str | None = Field(None, max_length=1024)
     metadata: dict[str, str] | None = Field(None, max_length=16)

@@ -61,11 +61,15 @@ class Envelope:
             "system_fingerprint": model_revision or None,
         }
         self._head = b"data: " + encode(self._fields)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if generation.include_usage else b"]}\n\n"
+        self._tail = b',"usage":null}\n\n' if generation.include_usage else b"}\n\n"
+        self._prompt = {"prompt_token_ids": generation.prompt} if generation.return_ids else {}
+        resumed = generation.revision is not None
+        self._first_tail = b"," + encode(self._prompt)[1:-1] if self._prompt and not resumed else b""
 
     def event(self, choice: bytes) -> bytes:
-        """One event with one choice."""
-        return self._head + choice + self._tail
+        """One event with one choice; the first one also tells the prompt's ids to whoever asked."""
+        first, self._first_tail = self._first_tail, b""
+        return self._head + choice + b"]" + first + self._tail
 
     def usage_event(self, usage: Mapping[str, Any]) -> bytes:
         """The event without choices that tells the token counts."""
@@ -73,7 +77,12 @@ class Envelope:
 
     def whole(self, kind: str, choices: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]) -> bytes:
         """The answer without stream."""
-        return encode({**self._fields, "object": kind, "choices": choices, "usage": usage})
+        return encode({**self._fields, **self._prompt, "object": kind, "choices": choices, "usage": usage})
+
+
+def token_ids(pieces: Sequence[Piece], *, wanted: bool) -> dict[str, list[int]]:
+    """The field of a choice that tells its ids, or nothing."""
+    return {"token_ids": [token for piece in pieces for token in piece.ids]} if wanted else {}
 
 
 def joined(pieces: Sequence[Piece]) -> tuple[str, list[Scored], str]:
