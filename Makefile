@@ -7,7 +7,7 @@ export UV_LINK_MODE ?= hardlink
 export UV_NO_PROGRESS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick lint format crds reference soak bench lock clean
+.PHONY: help setup demo test test-quick test-controlplane lint format crds reference soak bench lock clean
 
 help:  ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,10 +32,14 @@ demo: setup  ## Serve SmolLM2 in two groups of two stages (ONCE=1: ask one quest
 	  $(if $(ONCE),--ask "What is the capital of France?")
 
 test: setup  ## Run all tests that need no cluster and no GPU
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -m "not controlplane" $(ARGS)
 
-test-quick: setup  ## Run the tests that take seconds
-	@$(BIN)/python -m pytest -m "not system" $(ARGS)
+test-quick: setup  ## Run the tests that need no model behind a router
+	@$(BIN)/python -m pytest -m "not system and not controlplane" $(ARGS)
+
+test-controlplane: setup  ## Run the tests on a real Kubernetes control plane (the first run compiles it: minutes)
+	@$(BIN)/python -m tests.controlplane.build
+	@$(BIN)/python -m pytest -m controlplane $(ARGS)
 
 lint: setup  ## Check style, types and import contracts
 	@$(BIN)/ruff check .

@@ -19,6 +19,7 @@ PLURAL: Final = "inferencedeployments"
 COMMITTED: Final = Path("crds") / f"{GROUP}_{PLURAL}.yaml"
 _HEADER: Final = "# Written by `python -m bireme.api.crd` from bireme/api. Change the models, not this file.\n"
 
+# The last number is the priority. 0 is not written, the server drops it: `kubectl apply` would see a change for ever.
 _COLUMNS: Final = (
     ("Ready", "integer", ".status.readyReplicas", "Groups that serve.", 0),
     ("Groups", "integer", ".spec.replicas", "Groups that are wanted.", 0),
@@ -95,8 +96,8 @@ def _version() -> dict[str, Any]:
         "storage": True,
         "schema": {"openAPIV3Schema": _root_schema()},
         "additionalPrinterColumns": [
-            {"name": name, "type": kind, "jsonPath": path, "description": text, "priority": priority}
-            for name, kind, path, text, priority in _COLUMNS
+            {"name": name, "type": kind, "jsonPath": path, "description": text, **({"priority": rank} if rank else {})}
+            for name, kind, path, text, rank in _COLUMNS
         ],
         "subresources": {
             "status": {},

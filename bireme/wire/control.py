@@ -129,11 +129,15 @@ class Ended(Message, frozen=True):
 
 
 class Lost(Message, frozen=True):
-    """Stage → leader: a rank of mine ended or the epoch broke here."""
+    """Stage → leader, rank → supervisor: a rank ended or the epoch broke here.
+
+    ``collateral``: nothing of this stage was lost, a connection to a peer broke; the cause is elsewhere.
+    """
 
     epoch: int
     reason: str
     message: str
+    collateral: bool = False
 
 
 class Leaving(Message, frozen=True):

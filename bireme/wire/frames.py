@@ -134,8 +134,17 @@ class Channel(Generic[T]):
 
     def send(self, message: T) -> None:
         """Queue ``message``; a lost connection shows in ``receive``, never here."""
+        self.send_frame(self._codec.frame(message))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Queue a frame of this conversation's codec: one that goes to many peers is encoded once."""
         if not self._writer.is_closing():
-            self._writer.write(self._codec.frame(message))
+            self._writer.write(frame)
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that were sent and that the peer has not taken."""
+        return self._writer.transport.get_write_buffer_size()
 
     async def drain(self) -> None:
         """Wait until the peer has room.

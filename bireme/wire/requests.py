@@ -18,7 +18,8 @@ class Submit(RequestMessage, frozen=True):
     """HTTP → coordinator: admit this. ``outputs`` are ids already generated elsewhere (resume).
 
     ``max_tokens`` counts outputs including those. ``journalled``: somebody else can resume it, so it is handed over
-    at the end of an epoch; otherwise the coordinator keeps it and computes it anew in the next epoch.
+    at the end of an epoch; otherwise the coordinator keeps it and computes it anew in the next epoch. Lower
+    ``priority`` values are served first, as in vLLM.
     """
 
     key: int

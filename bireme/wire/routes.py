@@ -9,7 +9,10 @@ from bireme.wire.errors import Garbled
 
 
 class Route(msgspec.Struct, frozen=True):
-    """One group's leader. ``pod`` is unique for each making of the pod; a new one is a new target for the router."""
+    """One group's leader. ``pod`` is unique for each making of the pod; a new one is a new target for the router.
+
+    ``http`` and ``admin`` are base URLs of its two ports, ``token_file`` holds the group token as hex.
+    """
 
     group: str
     index: int

@@ -93,8 +93,9 @@ def _doubles(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
     if isinstance(value, list):
         keys = schema.get("x-kubernetes-list-map-keys", [])
         identities = [json.dumps([item[key] for key in keys] if keys else item) for item in value]
-        if schema["x-kubernetes-list-type"] != "atomic" and len(set(identities)) != len(identities):
-            yield f"{path}: duplicate value"
+        if schema["x-kubernetes-list-type"] != "atomic":
+            doubles = (index for index, identity in enumerate(identities) if identity in identities[:index])
+            yield from (f"{path}[{index}]: duplicate value" for index in doubles)
     for child in _children(value, schema, path):
         yield from _doubles(*child)
 

@@ -93,7 +93,7 @@ def test_every_scalar_of_the_spec_has_a_default_or_is_optional_or_required() -> 
 
 def test_kubectl_get_shows_the_columns_and_scale_works() -> None:
     version = definition()["spec"]["versions"][0]
-    columns = [(column["name"], column["priority"]) for column in version["additionalPrinterColumns"]]
+    columns = [(column["name"], column.get("priority", 0)) for column in version["additionalPrinterColumns"]]
     assert columns[:4] == [("Ready", 0), ("Groups", 0), ("Restarts", 0), ("Age", 0)]
     assert columns[4:] == [("Model", 1), ("Topology", 1), ("Revision", 1)]
     paths = {f".{path}" for path, _, _ in walk(root_schema())} | {".metadata.creationTimestamp"}

@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "an alias twice": (
         with_fields(spec__model__aliases=["a", "a"]),
         "spec.model.aliases: list every entry once",
-        "spec.model.aliases: duplicate value",
+        "spec.model.aliases[1]: duplicate value",
     ),
     "a Python name in YAML": (
         with_fields(spec__engine__max_model_length=2048),
