@@ -1,0 +1,128 @@
+"""Refuse at once, with the numbers, what can never fit, what no rank may see, and what the queue has no room for.
+
+A bad id would end a step for everybody, so everything that reaches a rank is checked here, once.
+"""
+
+import math
+from dataclasses import dataclass
+
+from bireme.names import Admission
+from bireme.wire.plan import Sampling, unpack_ids
+from bireme.wire.requests import Limits, Submit
+from bireme_worker.engine.sequence import BLOCK_SIZE, ID_BYTES
+
+QUEUE_RETRY_S = 1.0
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not taken; ``code`` is the HTTP status."""
+
+    code: Admission
+    message: str
+    retry_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What can be served: ``context`` by model and configuration, ``kv_blocks`` (block 0 included) by the ranks."""
+
+    context: int
+    vocabulary: int
+    running: int
+    queue: int
+    kv_blocks: int = 0
+
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens that the KV pool holds for a request that has it alone."""
+        return max(self.kv_blocks - 1, 0) * BLOCK_SIZE
+
+    @property
+    def limits(self) -> Limits:
+        """What HTTP processes are told. A pool smaller than the context is the context."""
+        context = min(self.context, self.pool_tokens) if self.kv_blocks else self.context
+        return Limits(context, self.running, self.queue)
+
+
+def refuse(request: Submit, capacity: Capacity) -> Refusal | None:
+    """Why this request can't be taken, whatever else runs; None when it can."""
+    wrong = (
+        _wrong_ids("the prompt", request.prompt, capacity.vocabulary)
+        or _wrong_ids("the output to continue", request.outputs, capacity.vocabulary)
+        or _wrong_sampling(request.sampling, capacity.vocabulary)
+        or too_long(request, capacity)
+    )
+    return Refusal(Admission.NEVER_FITS, wrong) if wrong else None
+
+
+def refuse_full(requests: int, capacity: Capacity) -> Refusal | None:
+    """Why one more request can't wait beside ``requests`` unfinished ones."""
+    if requests < capacity.running + capacity.queue:
+        return None
+    message = f"{capacity.running} requests may run and {capacity.queue} may wait, and all places are taken: try again"
+    return Refusal(Admission.QUEUE_FULL, message, QUEUE_RETRY_S)
+
+
+def too_long(request: Submit, capacity: Capacity) -> str:
+    """Why the request can't fit, or "". Asked again when an epoch brings another pool."""
+    prompt, outputs = len(request.prompt) // ID_BYTES, len(request.outputs) // ID_BYTES
+    if prompt == 0:
+        return "the prompt is empty: send at least one token"
+    if not 1 <= request.max_tokens <= INT32_MAX or outputs > request.max_tokens:
+        return f"max_tokens is {request.max_tokens}: it must be at least 1 and at least the {outputs} tokens given"
+    for size, what in ((capacity.context, "the context"), (capacity.pool_tokens, "the KV cache")):
+        if prompt + 1 > size:
+            return f"the prompt has {prompt} tokens and {what} holds {size}: shorten it to at most {size - 1}"
+        if prompt + request.max_tokens > size:
+            return (
+                f"the prompt has {prompt} tokens and max_tokens is {request.max_tokens}, together "
+                f"{prompt + request.max_tokens}, and {what} holds {size}: ask for at most {size - prompt}"
+            )
+    return ""
+
+
+def _wrong_ids(what: str, data: bytes, vocabulary: int) -> str:
+    if len(data) % ID_BYTES:
+        return f"{what} has {len(data)} bytes: token ids are int32"
+    if not data:
+        return ""
+    ids = unpack_ids(data)
+    low, high = min(ids), max(ids)
+    if low < 0 or high >= vocabulary:
+        return f"{what} has token id {low if low < 0 else high}: ids are 0 to {vocabulary - 1}"
+    return ""
+
+
+def _wrong_sampling(sampling: Sampling, vocabulary: int) -> str:
+    strangers = [token for token in (*sampling.logit_bias, *sampling.stop_ids) if not 0 <= token < vocabulary]
+    if strangers:
+        return f"logit_bias or stop_ids name token id {strangers[0]}: ids are 0 to {vocabulary - 1}"
+    for name, low, high in _RANGES:
+        value = getattr(sampling, name)
+        if not low <= value <= high:
+            return f"{name} is {value}: it must be {low} to {high}"
+    if sampling.top_p == 0:
+        return "top_p is 0: it must be more than 0 and at most 1"
+    if sampling.repetition_penalty == 0:
+        return "repetition_penalty is 0: it must be more than 0"
+    biases = [bias for bias in sampling.logit_bias.values() if not math.isfinite(bias)]
+    return f"logit_bias has the value {biases[0]}: it must be finite" if biases else ""
+
+
+_FLOAT_MAX = 1e6
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("temperature", 0, _FLOAT_MAX),
+    ("top_k", 0, INT32_MAX),
+    ("top_p", 0, 1),
+    ("min_p", 0, 1),
+    ("repetition_penalty", 0, _FLOAT_MAX),
+    ("frequency_penalty", -_FLOAT_MAX, _FLOAT_MAX),
+    ("presence_penalty", -_FLOAT_MAX, _FLOAT_MAX),
+    ("seed", 0, 2**64 - 1),
+    ("choice", 0, INT32_MAX),
+    ("logprobs", -1, INT32_MAX),
+    ("min_tokens", 0, INT32_MAX),
+)
+"""Both ends included; NaN is in no range."""
