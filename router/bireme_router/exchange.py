@@ -1,0 +1,216 @@
+"""One client request from first send to last byte, over as many attempts as it takes.
+
+Choose a group, send, and when that fails ask the policies whether to pass the failure on, to send the same bytes
+again, or to continue from what the client holds. While no group is at hand the request waits, until the queue timeout
+when nothing was sent yet, until its deadline when the client holds a part.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from dataclasses import dataclass
+
+import aiohttp
+
+from bireme.names import Admission
+from bireme_router.accounts import Lease
+from bireme_router.attempt import Attempt
+from bireme_router.errors import DeadlinePassed, EngineFailed, GroupsLost, NotTaken, WorkerRefused
+from bireme_router.groups import Groups, Wish
+from bireme_router.headers import returned
+from bireme_router.job import Job
+from bireme_router.metrics import RouterMetrics
+from bireme_router.outcome import Failed, Lost, Outcome, Refused
+from bireme_router.policies.avoidance import Setback, leave_alone_s
+from bireme_router.policies.continuation import GoOn, how_to_go_on, may_try_again
+from bireme_router.policies.cost import OUTPUT_GUESS, Cost, remaining_cost, typical
+from bireme_router.policies.eligible import Key
+from bireme_router.policies.retry_after import retry_after_s
+from bireme_router.policies.retry_budget import RetryBudget
+from bireme_router.policies.unprocessed import asks_elsewhere
+from bireme_router.room import WaitingRoom
+from bireme_router.settings import Settings
+from bireme_router.sink import Sink
+from bireme_router.transcript import Transcript
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Dispatch:
+    """What all requests of this process share."""
+
+    settings: Settings
+    session: aiohttp.ClientSession
+    groups: Groups
+    room: WaitingRoom
+    metrics: RouterMetrics
+    budget: RetryBudget
+    typical_output: float = OUTPUT_GUESS
+
+    async def spend_retry(self) -> None:
+        """Take one retry from the budget, waiting until there is one."""
+        clock = asyncio.get_running_loop().time
+        budget = self.budget.spent(clock())
+        while budget is None:
+            await asyncio.sleep(self.budget.wait_s(clock()))
+            budget = self.budget.spent(clock())
+        self.budget = budget
+
+
+class Exchange:
+    """Answers one job into its sink."""
+
+    def __init__(self, dispatch: Dispatch, job: Job, sink: Sink) -> None:
+        self._shared = dispatch
+        self._job = job
+        self._sink = sink
+        self._transcript = Transcript(job.choices, wants_usage=job.wants_usage)
+        self._cost = job.cost(dispatch.typical_output)
+        self._clock = asyncio.get_running_loop().time
+        self._avoid: dict[Key, float] = {}
+        self._setbacks: Counter[Key] = Counter()
+        self._sent = 0
+        self._losses = 0
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Return when the client has the whole answer.
+
+        Raises:
+            RouterError: there will be no (more) answer.
+            ClientLeft: there is nobody to answer to.
+        """
+        dispatch = self._shared
+        dispatch.budget = dispatch.budget.admitted(self._clock())
+        try:
+            async with asyncio.timeout_at(self._job.deadline):
+                await self._until_answered()
+        except TimeoutError:
+            raise self._too_late() from None
+        dispatch.typical_output = typical(dispatch.typical_output, self._transcript.tokens)
+
+    async def _until_answered(self) -> None:
+        while True:
+            lease = await self._place()
+            self._sent += 1
+            tokens = self._transcript.tokens
+            try:
+                outcome = await self._attempt(lease)
+            finally:
+                lease.release()
+            if self._transcript.tokens > tokens:
+                self._losses = 0
+            if isinstance(outcome, Refused):
+                await self._after_refusal(lease, outcome)
+            elif isinstance(outcome, Lost):
+                if await self._after_loss(lease, outcome):
+                    return
+            elif isinstance(outcome, Failed):
+                raise EngineFailed(outcome.payload)
+            else:
+                return
+
+    async def _attempt(self, lease: Lease) -> Outcome:
+        shared = self._shared
+        attempt = Attempt(
+            shared.session,
+            shared.settings,
+            job=self._job,
+            transcript=self._transcript,
+            sink=self._sink,
+            lease=lease,
+        )
+        return await attempt.run(self._job.body(self._transcript.resume()), self._sent)
+
+    async def _place(self) -> Lease:
+        begun = self._transcript.visible
+        limit = None if begun else self._shared.settings.queue_timeout_s
+        try:
+            async with asyncio.timeout(limit) as waiting:
+                return await self._shared.room.take(self._wish(), begun=begun)
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            raise self._no_group(limit or 0.0) from None
+
+    def _wish(self) -> Wish:
+        transcript = self._transcript
+        if not transcript.begun:
+            return Wish(self._cost, None, self._avoid)
+        cost: Cost = remaining_cost(self._cost, len(transcript.prompt), transcript.tokens)
+        return Wish(cost, transcript.model_revision, self._avoid)
+
+    async def _after_refusal(self, lease: Lease, refused: Refused) -> None:
+        self._set_back(lease, Setback.REFUSED, refused.retry_after_s)
+        self._trouble = f"group {lease.where.group} refused with {refused.status}"
+        again = asks_elsewhere(
+            refused.status,
+            unprocessed=refused.unprocessed,
+            resuming=self._transcript.begun,
+            others=self._shared.groups.would_take(self._wish()),
+        )
+        if not again or self._shared.settings.retry_attempts == 1:
+            raise WorkerRefused(refused.status, refused.body, returned(refused.headers))
+        await self._count_resend(self._trouble)
+
+    async def _after_loss(self, lease: Lease, lost: Lost) -> bool:
+        """Prepare the next attempt; true when the answer was complete after all."""
+        self._set_back(lease, lost.setback)
+        self._trouble = f"group {lease.where.group}: {lost.reason}"
+        if lost.setback in (Setback.UNREACHED, Setback.BROKEN, Setback.SILENT):
+            self._shared.groups.suspect(lease.key, f"a request failed there: {lost.reason}")
+        way = how_to_go_on(self._transcript.delivered())
+        if way is GoOn.COMPLETE:
+            await self._sink.write([b"data: [DONE]\n\n"], {})
+            await self._sink.finish()
+            return True
+        if lost.setback not in (Setback.UNREACHED, Setback.HANDED_OVER):
+            self._losses += 1
+        attempts = self._shared.settings.retry_attempts
+        if way is GoOn.GIVE_UP or attempts == 1 or not may_try_again(self._losses, attempts):
+            raise self._given_up(way)
+        if way is GoOn.RESUME:
+            self._shared.metrics.resumes.inc()
+            delivered = self._transcript.tokens
+            log.info("request %s goes on after %d tokens; %s", self._job.request_id, delivered, self._trouble)
+        else:
+            await self._count_resend(self._trouble)
+        return False
+
+    def _set_back(self, lease: Lease, setback: Setback, retry_after: float = 0.0) -> None:
+        key = lease.key
+        self._setbacks[key] += 1
+        self._avoid[key] = self._clock() + leave_alone_s(setback, self._setbacks[key], retry_after)
+
+    async def _count_resend(self, why: str) -> None:
+        await self._shared.spend_retry()
+        self._shared.metrics.resends.inc()
+        log.info("request %s is sent again; %s", self._job.request_id, why)
+
+    def _no_group(self, waited_s: float) -> NotTaken:
+        return NotTaken(
+            Admission.NOT_SERVING,
+            f"no group could take the request within {waited_s:g} s{self._because()}: ask again later",
+            retry_after_s(self._shared.groups.promises()),
+        )
+
+    def _too_late(self) -> NotTaken | DeadlinePassed:
+        seconds = self._job.deadline - self._job.arrived
+        if self._sent:
+            return DeadlinePassed(
+                f"the answer was not complete after {seconds:g} s, the request's limit{self._because()}"
+            )
+        return NotTaken(
+            Admission.DEADLINE,
+            f"no group could take the request within {seconds:g} s, its limit: allow more time or ask again later",
+            retry_after_s(self._shared.groups.promises()),
+        )
+
+    def _given_up(self, way: GoOn) -> GroupsLost:
+        if way is GoOn.GIVE_UP:
+            return GroupsLost(f"the answer broke off and can't be continued{self._because()}")
+        return GroupsLost(f"the request was lost {max(self._losses, 1)} times without progress{self._because()}")
+
+    def _because(self) -> str:
+        return f"; last: {self._trouble}" if self._trouble else ""

@@ -1,0 +1,156 @@
+"""A client's request, read once: what it asks, and the body that every attempt sends.
+
+Workers are always asked to stream with a journal; ``wants_stream`` says what the client gets. The body is encoded once,
+so a request that is sent again is the same bytes.
+"""
+
+import re
+import secrets
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from bireme.wire.journal import Extension, Resume
+from bireme_router.errors import BadRequest, NoRoute
+from bireme_router.policies.cost import Cost, expected_cost
+
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+_EXTENSION: Final = "bireme"
+_SOUND_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request. ``deadline`` and ``arrived`` are times of the loop's clock."""
+
+    path: str
+    request_id: str
+    created: int
+    seed: int
+    arrived: float
+    deadline: float
+    headers: Mapping[str, str]
+    wants_stream: bool
+    wants_usage: bool
+    choices: int
+    max_tokens: int | None
+    body_bytes: int
+    fields: dict[str, Any] = field(repr=False)
+
+    def cost(self, typical_output: float) -> Cost:
+        """What it will probably cost."""
+        return expected_cost(self.body_bytes, self.choices, self.max_tokens, typical_output)
+
+    def body(self, resume: Resume | None) -> bytes:
+        """The JSON body of an attempt."""
+        extension = Extension(self.request_id, self.created, self.seed, resume)
+        return msgspec.json.encode({**self.fields, _EXTENSION: extension})
+
+
+def request_id_of(given: str | None) -> str:
+    """The client's own request id if it is sound, else a new one."""
+    return given if given is not None and _SOUND_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def time_limit(header: str | None, longest_s: float) -> float:
+    """Seconds that the request may take, by x-request-timeout.
+
+    Raises:
+        BadRequest: the header is no positive number of seconds.
+    """
+    if header is None:
+        return longest_s
+    try:
+        asked = float(header)
+    except ValueError:
+        asked = 0.0
+    if not 0.0 < asked < float("inf"):
+        raise BadRequest(f"x-request-timeout is {header!r}: give a positive number of seconds")
+    return min(asked, longest_s)
+
+
+def read_fields(body: bytes, models: tuple[str, ...] | None) -> dict[str, Any]:
+    """The JSON object in ``body``, with a model that is served here (``models`` None: not known yet).
+
+    Raises:
+        BadRequest: no JSON object, or a field that can't be right.
+        NoRoute: another model.
+    """
+    try:
+        fields = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is no JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise BadRequest("the body must be a JSON object")
+    if _EXTENSION in fields:
+        raise BadRequest(f"the key {_EXTENSION!r} belongs to the router: leave it out")
+    model = fields.get("model")
+    if not isinstance(model, str):
+        raise BadRequest("`model` must be given, a string: see GET /v1/models")
+    if models is not None and model not in models:
+        raise NoRoute(f"The model `{model}` does not exist; here are: {', '.join(models)}", code="model_not_found")
+    return fields
+
+
+def make_job(
+    path: str,
+    fields: dict[str, Any],
+    *,
+    body_bytes: int,
+    request_id: str,
+    headers: Mapping[str, str],
+    now: float,
+    limit_s: float,
+) -> Job:
+    """What the fields ask.
+
+    Raises:
+        BadRequest: `stream` or `stream_options` can't be right.
+    """
+    wants_stream = fields.get("stream") or False
+    if not isinstance(wants_stream, bool):
+        raise BadRequest("`stream` must be true or false")
+    options = fields.get("stream_options")
+    if options is not None and not (wants_stream and isinstance(options, dict)):
+        raise BadRequest("`stream_options` must be an object, and only together with `stream`: true")
+    if not wants_stream:
+        options = {"include_usage": True}
+    sent = {**fields, "stream": True}
+    if options is not None:
+        sent["stream_options"] = options
+    return Job(
+        path=path,
+        request_id=request_id,
+        created=int(time.time()),
+        seed=secrets.randbits(64),
+        arrived=now,
+        deadline=now + limit_s,
+        headers=headers,
+        wants_stream=wants_stream,
+        wants_usage=bool(options and options.get("include_usage")),
+        choices=_choices(fields),
+        max_tokens=_max_tokens(fields),
+        body_bytes=body_bytes,
+        fields=sent,
+    )
+
+
+def _choices(fields: dict[str, Any]) -> int:
+    n = fields.get("n")
+    count = n if isinstance(n, int) and n > 0 else 1
+    prompt = fields.get("prompt")
+    batch = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+    return count * len(prompt) if batch and isinstance(prompt, list) else count
+
+
+def _max_tokens(fields: dict[str, Any]) -> int | None:
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = fields.get(name)
+        if isinstance(value, int):
+            return value
+    return None

@@ -1,0 +1,87 @@
+"""`python -m bireme_router.main`: command line, signals and exit codes of the router."""
+
+import asyncio
+import errno
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+import uvloop
+
+from bireme.names import Exit
+from bireme.process import die_with_parent
+from bireme_router.app import Router, running
+from bireme_router.settings import Settings, read_settings
+
+log = logging.getLogger("bireme_router")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT; the exit code is one of ``names.Exit``."""
+    die_with_parent()
+    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(settings))
+    except Exception:
+        log.exception("the router ends: this is a fault in it, please report it")
+        return Exit.INTERNAL
+
+
+async def _serve(settings: Settings) -> int:
+    async with running(settings) as router:
+        try:
+            address = await router.listen()
+        except OSError as error:
+            print(_cannot_listen(settings, error), file=sys.stderr)
+            return Exit.BAD_CONFIGURATION
+        print(f"bireme-router listens on {address}", flush=True)
+        _quiet_collector()
+        await _until_stopped(router)
+    return Exit.DRAINED
+
+
+def _quiet_collector() -> None:
+    """Imports never become garbage and a relayed token leaves none: look rarely, and only at what is new."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+async def _until_stopped(router: Router) -> None:
+    keeping = asyncio.create_task(router.keeper.run())
+    stop, now = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (now if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        await _first(keeping, asyncio.create_task(stop.wait()))
+        await _first(keeping, asyncio.create_task(router.drain()), asyncio.create_task(now.wait()))
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+
+
+async def _first(*tasks: "asyncio.Task[None] | asyncio.Task[bool]") -> None:
+    """Wait for the first to end, and raise its error if it has one."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+
+
+def _cannot_listen(settings: Settings, error: OSError) -> str:
+    where = f"{settings.host}:{settings.port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"bireme-router: {where} is in use: stop what listens there, or choose another with --port"
+    return f"bireme-router: can't listen on {where}: {error.strerror or error}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Decisions, one per file, named by the policy. Pure: time and randomness come in as arguments."""

@@ -1,0 +1,145 @@
+"""What the router was told on its command line: where it listens, what it refuses, how long it waits.
+
+The defaults are those of `spec.router` in the API (a test compares them).
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from bireme.names import Exit, Port
+
+_ABOUT: Final = """\
+One OpenAI-compatible address in front of many groups.
+
+Requests go to the less loaded of two groups drawn at random; what is provably unprocessed is sent again elsewhere;
+a stream whose group is lost goes on where another group can take it, and its client sees no seam."""
+
+_OVERLOAD: Final = """\
+what a client is told, and when:
+  400  malformed request, or it can never fit        404  no such model or path
+  413  body over --max-body-bytes                    429  --max-queued requests wait already, or every group is full
+  502  lost --retry-attempts times without progress  503  no group within --queue-timeout, or the router stops
+  504  --total-timeout or x-request-timeout passed   429, 503 and a 504 without a send carry Retry-After
+
+exit codes: 0 stopped as asked, 64 bad configuration (a taken port too), 70 internal error
+SIGTERM stops accepting and lets open streams finish; a second one stops at once."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """See ``--help`` for each."""
+
+    routes: Path
+    host: str = "127.0.0.1"
+    port: int = int(Port.ROUTER)
+    max_body_bytes: int = 8_388_608
+    max_queued: int = 1024
+    retry_attempts: int = 3
+    queue_timeout_s: float = 60.0
+    connect_timeout_s: float = 2.0
+    first_token_timeout_s: float = 300.0
+    idle_timeout_s: float = 60.0
+    total_timeout_s: float = 3600.0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(Exit.BAD_CONFIGURATION, f"{self.prog}: {message}\n")
+
+
+def read_settings(arguments: Sequence[str]) -> Settings:
+    """Parse the command line; ends the process with 64 and a text when it can't be right."""
+    options = _parser().parse_args(arguments)
+    return Settings(
+        routes=options.routes,
+        host=options.host,
+        port=options.port,
+        max_body_bytes=options.max_body_bytes,
+        max_queued=options.max_queued,
+        retry_attempts=options.retry_attempts,
+        queue_timeout_s=options.queue_timeout,
+        connect_timeout_s=options.connect_timeout,
+        first_token_timeout_s=options.first_token_timeout,
+        idle_timeout_s=options.idle_timeout,
+        total_timeout_s=options.total_timeout,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="bireme-router",
+        description=_ABOUT,
+        epilog=_OVERLOAD,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    whole = _whole_number(least=0)
+    add = parser.add_argument
+    add("--routes", type=Path, required=True, metavar="FILE", help="routes file; read again whenever it changes")
+    add("--host", default=Settings.host, metavar="H", help="address to listen on (%(default)s)")
+    add("--port", type=whole, default=Settings.port, metavar="P", help="port to listen on; 0 picks one (%(default)s)")
+    add("--tls", choices=("none",), default="none", help="transport security of the port (%(default)s)")
+    _add_limits(parser.add_argument_group("limits, each with its own clear error"))
+    _add_timeouts(parser.add_argument_group("timeouts, in seconds"))
+    return parser
+
+
+def _add_limits(group: "argparse._ArgumentGroup") -> None:
+    positive = _whole_number(least=1)
+    group.add_argument(
+        "--max-body-bytes",
+        type=positive,
+        default=Settings.max_body_bytes,
+        metavar="N",
+        help="largest request body, above it 413 (%(default)s)",
+    )
+    group.add_argument(
+        "--max-queued",
+        type=_whole_number(least=0),
+        default=Settings.max_queued,
+        metavar="N",
+        help="requests that may wait here for a group, above it 429 (%(default)s)",
+    )
+    group.add_argument(
+        "--retry-attempts",
+        type=positive,
+        default=Settings.retry_attempts,
+        metavar="N",
+        help="how often a request may be sent and lost without progress, the first time included; "
+        "refusals that prove that nothing was processed are not counted; 1 turns retries off (%(default)s)",
+    )
+
+
+def _add_timeouts(group: "argparse._ArgumentGroup") -> None:
+    table = (
+        ("queue", Settings.queue_timeout_s, "longest wait for a group, then 503"),
+        ("connect", Settings.connect_timeout_s, "how long a group may take to accept a connection"),
+        ("first-token", Settings.first_token_timeout_s, "how long a group may take to its first token"),
+        ("idle", Settings.idle_timeout_s, "longest gap between two tokens before the stream goes on elsewhere"),
+        ("total", Settings.total_timeout_s, "longest life of a request; the header x-request-timeout can shorten it"),
+    )
+    for name, default, text in table:
+        flag = f"--{name}-timeout"
+        group.add_argument(flag, type=_seconds, default=default, metavar="S", help=f"{text} (%(default)g)")
+
+
+def _whole_number(least: int) -> Callable[[str], int]:
+    def whole_number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is too small, the least is {least}")
+        return value
+
+    return whole_number
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text} is no positive number of seconds")
+    return value

@@ -1,0 +1,117 @@
+"""The real router as a process, with a routes file that the test writes, and a client that keeps every byte."""
+
+import asyncio
+import contextlib
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bireme.process import child_environment
+from bireme.wire.routes import Route, Routes, write_routes
+from tests.support.stub_leader import TOKEN, StubLeader
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+QUESTION: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Where to?"}], "seed": 11}
+
+
+@dataclass
+class RouterProcess:
+    """`python -m bireme_router.main` on a free port; ``log`` is its stderr."""
+
+    directory: Path
+    flags: Sequence[str] = ()
+    url: str = ""
+    log: Path = field(init=False)
+    process: asyncio.subprocess.Process | None = None
+
+    def __post_init__(self) -> None:
+        self.log = self.directory / "router.log"
+        (self.directory / "token").write_text(TOKEN)
+
+    def write_routes(self, leaders: Sequence[StubLeader], models: tuple[str, ...] = ("m", "alias")) -> None:
+        token = str(self.directory / "token")
+        routes = tuple(
+            Route(leader.group, leader.index, leader.pod, leader.incarnation, leader.http, leader.admin, token)
+            for leader in leaders
+        )
+        fresh = self.directory / "routes.json.new"
+        fresh.write_bytes(write_routes(Routes(1, models, routes)))
+        fresh.rename(self.directory / "routes.json")
+
+    async def start(self) -> None:
+        command = [sys.executable, "-m", "bireme_router.main", "--routes", str(self.directory / "routes.json")]
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *command, "--port", "0", *self.flags,
+                stdout=asyncio.subprocess.PIPE, stderr=log, env=child_environment({}),
+            )  # fmt: skip
+        assert self.process.stdout is not None
+        line = (await self.process.stdout.readline()).decode()
+        found = re.search(r"http://\S+", line)
+        assert found, f"the router said {line!r} and {self.log.read_text()!r}"
+        self.url = found.group()
+
+    async def stop(self) -> int:
+        """End it the hard way if need be, and return its exit code."""
+        assert self.process is not None
+        for _ in range(2):
+            if self.process.returncode is None:
+                self.process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.process.wait(), 0.3)
+        return await self.process.wait()
+
+
+class Client:
+    """Asks the router and looks at it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.session = aiohttp.ClientSession()
+
+    async def ask(self, path: str = CHAT, headers: dict[str, str] | None = None, **body: Any) -> "Reply":
+        question = {**QUESTION, **({} if path == CHAT else {"prompt": "Where to?"}), **body}
+        async with self.session.post(self.url + path, json=question, headers=headers) as response:
+            return Reply(response.status, {k.lower(): v for k, v in response.headers.items()}, await response.read())
+
+    async def page(self, path: str) -> str:
+        async with self.session.get(self.url + path) as response:
+            return await response.text()
+
+    async def status(self, path: str) -> int:
+        async with self.session.get(self.url + path) as response:
+            return response.status
+
+    async def metric(self, series: str) -> float:
+        found = re.search(rf"^{re.escape(series)} (\S+)$", await self.page("/metrics"), re.MULTILINE)
+        assert found, f"no series {series}"
+        return float(found.group(1))
+
+    async def until_ready(self, groups: int) -> None:
+        await self.until_page("/readyz", f"{groups} of ")
+
+    async def until_page(self, path: str, start: str) -> None:
+        async with asyncio.timeout(20):
+            while not (await self.page(path)).startswith(start):
+                await asyncio.sleep(0.01)
+
+    async def until_metric(self, series: str, value: float) -> None:
+        async with asyncio.timeout(20):
+            while await self.metric(series) != value:
+                await asyncio.sleep(0.01)
+
+
+@dataclass
+class Reply:
+    """One answer, whole."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
