@@ -1,0 +1,1 @@
+"""The command line. One module per verb, imported only when that verb is used, so that `--help` answers at once."""

@@ -1,0 +1,100 @@
+"""`bireme`: the command line. Each verb is a module with ``add_arguments`` and ``run``, loaded only when it is used."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from typing import Final, NoReturn
+
+from bireme.names import Exit
+
+_ABOUT: Final = """\
+Serve a large model from groups of processes that survive the loss of any of them.
+
+A deployment is one YAML file, the same on a laptop and on Kubernetes. On a laptop `bireme up` runs it: every pipeline
+stage is a process, a router in front of the groups speaks OpenAI's protocol, and what dies is replaced while
+clients' streams go on elsewhere."""
+
+_EXAMPLES: Final = """\
+examples:
+  bireme model smollm2                         prepare a small real model (once, 540 MB)
+  bireme up -f examples/smollm2.yaml \\
+      --mount /models=~/.cache/bireme          serve it; Ctrl-C drains and stops
+  bireme up -f examples/smollm2.yaml \\
+      --mount /models=~/.cache/bireme \\
+      --ask "What is the capital of France?"   ask one question and stop
+  bireme status                                what runs, in which state, and why
+
+`bireme VERB --help` has more about each."""
+
+
+@dataclass(frozen=True)
+class _Verb:
+    summary: str
+    module: str
+
+
+_VERBS: Final = {
+    "up": _Verb("run a deployment on this machine", "bireme.cli.up"),
+    "status": _Verb("show what a deployment on this machine does", "bireme.cli.status"),
+    "model": _Verb("prepare a demo model", "bireme.cli.model"),
+}
+
+Run = Callable[[argparse.Namespace], int]
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with our exit code for a command that can't be right."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where help is."""
+        self.print_usage(sys.stderr)
+        self.exit(Exit.BAD_CONFIGURATION, f"{self.prog}: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; the exit code is one of ``names.Exit``, 1 for "no" and 130 after an interruption."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    known = next((word for word in words if not word.startswith("-")), None)
+    if known not in _VERBS:
+        parser.parse_args(words)
+        parser.print_help()
+        return 0
+    try:
+        return _run(known, words[words.index(known) + 1 :])
+    except ModuleNotFoundError as error:
+        print(f"bireme {known} needs the module {error.name}: pip install 'bireme[all]'", file=sys.stderr)
+        return Exit.BAD_CONFIGURATION
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(verb: str, words: Sequence[str]) -> int:
+    module = import_module(_VERBS[verb].module)
+    parser = Parser(
+        prog=f"bireme {verb}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    module.add_arguments(parser)
+    run: Run = module.run
+    return run(parser.parse_args(words))
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="bireme",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"bireme {version('bireme')}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB")
+    for name, verb in _VERBS.items():
+        verbs.add_parser(name, help=verb.summary)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

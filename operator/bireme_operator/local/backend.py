@@ -1,0 +1,154 @@
+"""The backend as the planner knows it: observe, and apply an action. Pods are processes, leaders are heard over HTTP.
+
+Adds to a pod's identity what only this backend knows: the host path of the checkpoint, the token file, the template's
+environment. Verbs (drain, leader) run beside the loop; one that failed is planned again at the next look.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import aiohttp
+
+from bireme.api import InferenceDeployment
+from bireme.api.local import worker_environment
+from bireme.names import Env, Port
+from bireme.wire.routes import Route, Routes
+from bireme.wire.state import DrainRequest, LeaderRequest
+from bireme_operator.local.admin import post
+from bireme_operator.local.kubelet import Kubelet, Pod
+from bireme_operator.local.mounts import Mounts
+from bireme_operator.local.rundir import RunDir
+from bireme_operator.local.watcher import Leader, Watcher
+from bireme_operator.plan.actions import Action, CreatePod, DeletePod, DrainGroup, TellLeader
+from bireme_operator.plan.desired import Desired
+from bireme_operator.plan.observed import Observed, Phase
+
+log = logging.getLogger(__name__)
+
+_ROUTES_VERSION: Final = 1
+_VERB_RETRY_S: Final = 0.5
+
+
+class LocalBackend:
+    """Everything between the planner and the processes. ``changed`` asks for another look."""
+
+    def __init__(
+        self,
+        deployment: InferenceDeployment,
+        desired: Desired,
+        *,
+        mounts: Mounts,
+        rundir: RunDir,
+        kubelet: Kubelet,
+        watcher: Watcher,
+        session: aiohttp.ClientSession,
+        changed: Callable[[], None],
+    ) -> None:
+        self._deployment = deployment
+        self._desired = desired
+        self._mounts = mounts
+        self._rundir = rundir
+        self._kubelet = kubelet
+        self._watcher = watcher
+        self._session = session
+        self._changed = changed
+        self._master_key = secrets.token_bytes(32)
+        self._verbs: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    def observe(self) -> Observed:
+        """Look at all pods and at the last word of their leaders."""
+        self._watcher.follow(self._leader(pod) for pod in self._leaders())
+        return Observed(tuple(pod.view() for pod in self._kubelet.pods), dict(self._watcher.views))
+
+    def apply(self, action: Action) -> None:
+        """Carry out one action, or begin to."""
+        match action:
+            case CreatePod():
+                self._kubelet.create(action, self._environment(action))
+            case DeletePod():
+                log.info("pod %s is ended: %s", action.name, action.why)
+                self._kubelet.delete(action.name, action.grace_s)
+            case DrainGroup():
+                if pod := self._kubelet.get(action.leader):
+                    self._begin(pod, "/drain", DrainRequest(action.deadline_s))
+            case TellLeader():
+                if pod := self._kubelet.get(action.pod):
+                    self._begin(pod, "/leader", LeaderRequest(action.address, action.incarnation))
+
+    def routes(self) -> Routes:
+        """Return what the router must know."""
+        names = (self._deployment.model_name, *self._deployment.spec.model.aliases)
+        return Routes(_ROUTES_VERSION, names, tuple(self._route(pod) for pod in self._leaders()))
+
+    def _leaders(self) -> list[Pod]:
+        groups = sorted({pod.made.group for pod in self._kubelet.pods})
+        leaders = [self._kubelet.leader(group) for group in groups]
+        return [pod for pod in leaders if pod is not None and pod.phase is not Phase.EXITED]
+
+    def _leader(self, pod: Pod) -> Leader:
+        made = pod.made
+        uid = self._desired.group_uid(made.group)
+        return Leader(made.name, made.group, uid, made.incarnation, pod.address, self._token(made.group))
+
+    def _route(self, pod: Pod) -> Route:
+        made = pod.made
+        return Route(
+            group=self._desired.group_uid(made.group),
+            index=made.group,
+            pod=made.name,
+            incarnation=made.incarnation,
+            http=f"http://{pod.address}:{int(Port.HTTP)}",
+            admin=f"http://{pod.address}:{int(Port.ADMIN)}",
+            token_file=str(self._rundir.token_path(made.group)),
+        )
+
+    def _environment(self, made: CreatePod) -> Mapping[str, str]:
+        token_file = self._rundir.write_token(made.group, self._token(made.group))
+        return {
+            **made.environment,
+            **worker_environment(self._deployment.spec.template),
+            Env.MODEL_PATH: str(self._mounts.on_host(made.environment[Env.MODEL_PATH])),
+            Env.TOKEN_FILE: str(token_file),
+        }
+
+    def _token(self, group: int) -> str:
+        return hmac.new(self._master_key, self._desired.group_uid(group).encode(), hashlib.sha256).hexdigest()
+
+    def _begin(self, pod: Pod, path: str, body: DrainRequest | LeaderRequest) -> None:
+        key = (pod.made.name, path)
+        if key not in self._verbs:
+            task = asyncio.get_running_loop().create_task(self._post(pod, path, body))
+            self._verbs[key] = task
+            task.add_done_callback(lambda _: self._verbs.pop(key, None))
+
+    async def _post(self, pod: Pod, path: str, body: DrainRequest | LeaderRequest) -> None:
+        start = pod.started_at
+        done = await post(self._session, pod.address, path, body, self._token(pod.made.group))
+        if done and isinstance(body, LeaderRequest) and pod.started_at == start:
+            pod.told_leader = body.incarnation
+        asyncio.get_running_loop().call_later(0.0 if done else _VERB_RETRY_S, self._changed)
+
+
+def describe_pods(kubelet: Kubelet) -> list[dict[str, str | int | None]]:
+    """Return who is who, for status.json."""
+    return [
+        {
+            "name": pod.made.name,
+            "group": pod.made.group,
+            "stage": pod.made.stage,
+            "incarnation": pod.made.incarnation,
+            "phase": "Deleting" if pod.deleting.is_set() else pod.phase.value,
+            "pid": pod.pid,
+            "address": pod.address,
+            "restarts": pod.restarts,
+            "exitCode": pod.exit_code,
+            "message": pod.message,
+            "log": str(pod.log),
+        }
+        for pod in kubelet.pods
+    ]

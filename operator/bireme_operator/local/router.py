@@ -1,0 +1,109 @@
+"""Keeps the router running and its routes file true.
+
+A router that ends is started again; one whose configuration is refused (exit 64, a taken port too) ends the whole run,
+because nobody could reach the groups.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+
+from bireme.api.router import Router
+from bireme.names import Exit
+from bireme.wire.routes import Routes, write_routes
+from bireme_operator.local.child import Child
+from bireme_operator.local.rundir import RunDir, replace_file
+from bireme_operator.local.termination import last_words
+
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 5.0
+
+
+def router_command(rundir: RunDir, host: str, port: int, settings: Router) -> list[str]:
+    """Return the command line of the router for a deployment."""
+    limits = settings.limits
+    options = {
+        "routes": rundir.routes,
+        "host": host,
+        "port": port,
+        "max-body-bytes": limits.max_body_bytes,
+        "max-queued": limits.max_queued_requests,
+        "retry-attempts": settings.retry.attempts,
+        "queue-timeout": limits.queue_timeout_seconds,
+        "connect-timeout": limits.connect_timeout_seconds,
+        "first-token-timeout": limits.first_token_timeout_seconds,
+        "idle-timeout": limits.idle_timeout_seconds,
+        "total-timeout": limits.total_timeout_seconds,
+    }
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "bireme_router.main", *flags]
+
+
+class RouterKeeper:
+    """The router process. ``failed`` is set to its last words when it can't work at all."""
+
+    def __init__(self, command: Sequence[str], routes: Path, log: Path, changed: Callable[[], None]) -> None:
+        self._command = list(command)
+        self._routes_path = routes
+        self._log = log
+        self._changed = changed
+        self._child: Child | None = None
+        self._stopping = asyncio.Event()
+        self._written: Routes | None = None
+        self.failed: str | None = None
+
+    @property
+    def pid(self) -> int:
+        """The router's process id, 0 while it does not run."""
+        return self._child.pid if self._child else 0
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a router process."""
+        return self._child is not None
+
+    def write(self, routes: Routes) -> None:
+        """Tell the router its groups; a no-op when they have not changed."""
+        if routes != self._written:
+            replace_file(self._routes_path, write_routes(routes))
+            self._written = routes
+
+    def stop(self) -> None:
+        """Ask it, once, to accept nothing more and to let open streams finish (a second SIGTERM would cut them)."""
+        if self._child is not None and not self._stopping.is_set():
+            self._child.signal(SIGTERM)
+        self._stopping.set()
+
+    def kill(self) -> None:
+        """End it now."""
+        self._stopping.set()
+        if self._child is not None:
+            self._child.signal(SIGKILL)
+
+    async def run(self) -> None:
+        """Keep it running until it is stopped or refuses its configuration."""
+        wait = _FIRST_WAIT_S
+        while not self._stopping.is_set():
+            started = asyncio.get_running_loop().time()
+            self._child = Child(self._command, {}, self._log)
+            self._changed()
+            code = await self._child.wait()
+            self._child = None
+            self._changed()
+            if self._stopping.is_set():
+                return
+            if code == Exit.BAD_CONFIGURATION:
+                self.failed = last_words(self._log.parent, self._log, code)
+                self._changed()
+                return
+            lived = asyncio.get_running_loop().time() - started
+            wait = _FIRST_WAIT_S if lived > _LONGEST_WAIT_S else min(2 * wait, _LONGEST_WAIT_S)
+            await self._pause(wait)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return

@@ -1,0 +1,45 @@
+"""status.json: the object as `kubectl get -o json` would show it, and under ``local`` who is who on this machine.
+
+Written when something in it changed, at most once in 100 ms, and renamed into place.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from bireme_operator.local.rundir import replace_file
+
+_SHORTEST_S: Final = 0.1
+
+
+class StatusFile:
+    """Holds back what comes too soon; the caller asks ``flush`` again when ``due`` says so."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written = b""
+        self._pending: bytes | None = None
+        self._written_at = float("-inf")
+
+    def offer(self, content: Mapping[str, Any], now: float) -> None:
+        """Take the newest content, and write it if it is different and time."""
+        encoded = msgspec.json.format(msgspec.json.encode(content), indent=1)
+        self._pending = None if encoded == self._written else encoded
+        if self._pending is not None and self._written_at + _SHORTEST_S <= now:
+            self._write(self._pending, now)
+
+    @property
+    def due(self) -> float | None:
+        """When the content that is held back may be written."""
+        return None if self._pending is None else self._written_at + _SHORTEST_S
+
+    def flush(self, now: float) -> None:
+        """Write what is held back, whatever the time."""
+        if self._pending is not None:
+            self._write(self._pending, now)
+
+    def _write(self, content: bytes, now: float) -> None:
+        replace_file(self._path, content)
+        self._written, self._written_at, self._pending = content, now, None

@@ -1,0 +1,43 @@
+"""Before every voluntary end of a group: refuse new work, let running requests finish, then delete.
+
+The worker does the draining; here it is only asked for, watched and, once the time is over, ended. A group that never
+served or whose leader is gone has nothing to finish.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from bireme_operator.plan.actions import DeletePod, DrainGroup
+from bireme_operator.plan.desired import Desired
+from bireme_operator.plan.gang import STOP_GRACE_S
+from bireme_operator.plan.group import Group
+from bireme_operator.plan.observed import Phase
+
+HANDOVER_S: Final = 5.0
+"""After the deadline the leader hands its streams over; only when that takes longer are the pods ended regardless."""
+
+
+def handover_times(group: Group, desired: Desired) -> tuple[float, float]:
+    """Return when the group's running requests are handed over, and when its pods are ended regardless."""
+    assert group.memory.draining is not None
+    deadline = group.memory.draining.since + desired.drain_timeout_s
+    return deadline, deadline + HANDOVER_S
+
+
+def drain(group: Group, desired: Desired, now: float) -> Iterator[DrainGroup | DeletePod]:
+    """Take the next step of a drain that is under way."""
+    deadline, end = handover_times(group, desired)
+    if _has_work(group) and now < end:
+        if group.document is not None and not group.document.draining:
+            yield DrainGroup(group.index, group.stages[0].name, max(deadline - now, 0.0))
+        return
+    for pod in group.living:
+        yield DeletePod(pod.name, STOP_GRACE_S, "the group is drained")
+
+
+def _has_work(group: Group) -> bool:
+    """Whether requests may still run. A leader that runs but can't be heard may have some."""
+    leader = group.stages.get(0)
+    if not group.memory.served or leader is None or leader.phase is not Phase.RUNNING:
+        return False
+    return group.document is None or not group.document.draining or group.running_requests > 0

@@ -1,0 +1,88 @@
+"""What must be remembered between two looks, because no look shows it: deaths, drains, failures, incarnations.
+
+Small and plain on purpose: it is kept in the object's status, so that budgets and backoff survive the operator.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Self
+
+from bireme.names import GroupState, Reason
+
+
+class Purpose(Enum):
+    """Why a group is drained."""
+
+    ROLL = "Roll"
+    SCALE_DOWN = "ScaleDown"
+    STOP = "Stop"
+
+
+@dataclass(frozen=True)
+class Draining:
+    """A drain under way since ``since`` (Unix seconds)."""
+
+    since: float
+    purpose: Purpose
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a group is left alone. It holds while ``key`` names what is still wanted."""
+
+    reason: Reason
+    message: str
+    key: str
+
+
+@dataclass(frozen=True)
+class GroupMemory:
+    """One group. ``counted`` has the deaths already charged, by pod; ``deaths`` are their times, oldest first.
+
+    ``leaving`` are pods whose end was asked for: to vanish is no death for them. ``epoch`` is the last in which the
+    group served, 0 if it never did. ``restarts`` only grows. ``down_since`` is None while the group serves; ``total_s``
+    is how long the last start or recovery took.
+    """
+
+    index: int
+    since: float
+    down_since: float | None
+    state: GroupState = GroupState.STARTING
+    total_s: float | None = None
+    epoch: int = 0
+    incarnations: Mapping[int, int] = field(default_factory=dict)
+    counted: Mapping[str, int] = field(default_factory=dict)
+    leaving: frozenset[str] = frozenset()
+    deaths: tuple[float, ...] = ()
+    last_death: str = ""
+    restarts: int = 0
+    failure: Failure | None = None
+    draining: Draining | None = None
+
+    @classmethod
+    def new(cls, index: int, now: float, stages: int = 0, floor: int = 0) -> Self:
+        """Return the memory of a group that begins now, above the incarnations of those that were before it."""
+        return cls(index, now, now, incarnations=dict.fromkeys(range(stages), floor))
+
+    @property
+    def served(self) -> bool:
+        """Whether the group ever served."""
+        return self.epoch > 0
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Since when a condition has its present status."""
+
+    status: bool
+    since: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The whole deployment. ``floor`` is the highest incarnation of any group that is gone."""
+
+    groups: Mapping[int, GroupMemory] = field(default_factory=dict)
+    conditions: Mapping[str, Transition] = field(default_factory=dict)
+    floor: int = 0

@@ -1,0 +1,137 @@
+"""The planner: one look in, the actions that bring what is seen nearer to what is wanted out.
+
+Level-triggered: nothing depends on which event caused the look, and a look at a settled world plans nothing. The order
+of the policies is the order below: charge deaths, scale, roll, then each group by itself.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from bireme.api.status import Status
+from bireme_operator.plan.actions import Action, CreatePod, DeletePod
+from bireme_operator.plan.desired import Desired
+from bireme_operator.plan.drain import drain, handover_times
+from bireme_operator.plan.gang import clear, fence, repair
+from bireme_operator.plan.group import Group, look, remember_seen, remember_verdict
+from bireme_operator.plan.leader import introduce
+from bireme_operator.plan.memory import Draining, GroupMemory, Memory, Purpose
+from bireme_operator.plan.news import News, news
+from bireme_operator.plan.observed import SILENT_AFTER_S, WATCH_INTERVAL_S, Observed
+from bireme_operator.plan.recovery import charge, wait_of
+from bireme_operator.plan.rollout import to_roll
+from bireme_operator.plan.scale import to_add, to_remove
+from bireme_operator.status import describe
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do now, what is to be said, what is to be remembered, and when to look again at the latest.
+
+    ``wake_at`` (Unix seconds) is None when only news can change anything.
+    """
+
+    actions: tuple[Action, ...]
+    status: Status
+    news: tuple[News, ...]
+    memory: Memory
+    wake_at: float | None
+
+
+def plan(desired: Desired, observed: Observed, memory: Memory, now: float) -> Plan:
+    """Plan one pass. ``memory`` is what the previous pass left (kept in status)."""
+    groups = [_look(known, desired, observed, now) for known in _charged(desired, observed, memory, now)]
+    actions: list[Action] = []
+    if not desired.paused:
+        groups = _decide(groups, desired, observed, memory, now)
+        actions = [action for group in groups for action in _steps(group, desired, now)]
+    after = _remember(memory, groups, actions, now)
+    status, conditions = describe(desired, groups, after, now)
+    return Plan(
+        tuple(actions),
+        status,
+        tuple(news(memory, after, actions)),
+        replace(after, conditions=conditions),
+        min(_deadlines(groups, desired, observed, now), default=None),
+    )
+
+
+def _charged(desired: Desired, observed: Observed, memory: Memory, now: float) -> Iterator[GroupMemory]:
+    """Every group that still exists, with its deaths counted."""
+    for index in sorted(memory.groups.keys() | observed.by_group.keys()):
+        pods = observed.by_group.get(index, ())
+        known = memory.groups.get(index) or GroupMemory.new(index, now)
+        if pods or not known.draining:
+            yield charge(known, pods, desired, now)
+        elif known.draining.purpose is Purpose.ROLL:
+            yield replace(known, draining=None, epoch=0, down_since=now, counted={})
+
+
+def _look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) -> Group:
+    group = look(memory, desired, observed, now)
+    return replace(group, memory=remember_seen(group))
+
+
+def _decide(groups: Sequence[Group], desired: Desired, observed: Observed, memory: Memory, now: float) -> list[Group]:
+    """Make the choices that concern several groups: which are to be, to go, to be rolled."""
+    floor = _floor(memory, groups)
+    new = [GroupMemory.new(index, now, desired.stages, floor) for index in to_add(groups, desired)]
+    groups = [*groups, *(_look(known, desired, observed, now) for known in new)]
+    leave = Draining(now, Purpose.STOP if desired.stopping else Purpose.SCALE_DOWN)
+    drains = dict.fromkeys(to_roll(groups, desired), Draining(now, Purpose.ROLL))
+    drains |= dict.fromkeys(to_remove(groups, desired), leave)
+    return [
+        _look(replace(group.memory, draining=drains[group.index]), desired, observed, now)
+        if group.index in drains
+        else group
+        for group in groups
+    ]
+
+
+def _steps(group: Group, desired: Desired, now: float) -> Iterator[Action]:
+    if group.memory.draining:
+        yield from drain(group, desired, now)
+    elif group.memory.failure:
+        yield from clear(group)
+    else:
+        yield from fence(group)
+        yield from repair(group, desired, now)
+        yield from introduce(group)
+
+
+def _remember(memory: Memory, groups: Sequence[Group], actions: Sequence[Action], now: float) -> Memory:
+    made = [action for action in actions if isinstance(action, CreatePod)]
+    ended = frozenset(action.name for action in actions if isinstance(action, DeletePod))
+    kept = {}
+    for group in groups:
+        own = [pod for pod in made if pod.group == group.index]
+        kept[group.index] = replace(
+            remember_verdict(group, now),
+            incarnations={**group.memory.incarnations, **{pod.stage: pod.incarnation for pod in own}},
+            # From here on its absence is a death, even if nobody ever sees it.
+            counted={**group.memory.counted, **{pod.name: 0 for pod in own}},
+            leaving=group.memory.leaving | (ended & group.memory.counted.keys()),
+        )
+    return Memory(kept, memory.conditions, _floor(memory, groups))
+
+
+def _floor(memory: Memory, groups: Sequence[Group]) -> int:
+    """Return the highest incarnation of any group that is gone: its index may be used again, its incarnations not."""
+    gone = memory.groups.keys() - {group.index for group in groups}
+    return max([memory.floor, *(n for index in gone for n in memory.groups[index].incarnations.values())])
+
+
+def _deadlines(groups: Sequence[Group], desired: Desired, observed: Observed, now: float) -> Iterator[float]:
+    """The moments at which this look would be judged otherwise although nothing happened."""
+    for group in groups:
+        if group.document is not None:
+            yield observed.leaders[group.index].heard_at + SILENT_AFTER_S
+        elif group.index in observed.leaders:
+            # What the leader said is older than the start of one of its stages; it says it again in an interval.
+            yield now + WATCH_INTERVAL_S
+        wait = wait_of(group.memory, desired.recovery, now)
+        if wait.until > now and not group.memory.failure:
+            yield wait.until
+        if group.memory.draining and not group.living and not group.deleting:
+            yield now
+        elif group.memory.draining:
+            yield from (end for end in handover_times(group, desired) if end > now)

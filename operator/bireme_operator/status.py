@@ -1,0 +1,145 @@
+"""What is said of a deployment, in the CRD's shape: groups, counts, and all six conditions from the first visit on.
+
+Pure: made of what the planner judged. A group is called serving only on evidence that is fresh (see plan/group.py).
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bireme.api.status import Condition, ConditionStatus, GroupStatus, GroupTimings, Status
+from bireme.names import ConditionType, GroupState, Label, Reason
+from bireme_operator.plan.desired import Desired
+from bireme_operator.plan.group import Group
+from bireme_operator.plan.memory import GroupMemory, Memory, Transition
+from bireme_operator.plan.scale import is_leaving
+
+TEXT_LIMIT = 1024
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """Whether a condition holds, and why."""
+
+    holds: bool
+    reason: str
+    message: str = ""
+
+
+def describe(
+    desired: Desired, groups: Sequence[Group], memory: Memory, now: float
+) -> tuple[Status, dict[str, Transition]]:
+    """Return the status and, to be remembered, since when each condition holds or does not."""
+    judged = _conditions(desired, groups)
+    held: dict[str, Transition] = {k: _transition(memory.conditions.get(k), judged[k].holds, now) for k in judged}
+    serving = [group for group in groups if group.verdict.serving]
+    current = [group for group in groups if group.stages and not group.outdated(desired)]
+    status = Status(
+        observed_generation=desired.generation,
+        replicas=len(groups),
+        ready_replicas=len(serving),
+        updated_replicas=len(current),
+        available_replicas=len(serving),
+        restarts=sum(group.memory.restarts for group in groups),
+        selector=f"{Label.DEPLOYMENT}={desired.name},{Label.STAGE}=0",
+        topology=f"{desired.tensor}x{desired.stages}",
+        current_revision=_common([pod.revision for group in groups for pod in group.living]) or desired.revision,
+        update_revision=desired.revision,
+        model_revision=_only([pod.model_revision for group in serving for pod in group.stages.values()]),
+        conditions=tuple(_condition(kind, judged[kind], held[kind].since, desired) for kind in judged),
+        groups=tuple(_group(group, memory.groups[group.index]) for group in groups),
+    )
+    return status, held
+
+
+def rfc3339(when: float) -> str:
+    """Write Unix seconds as the API's times are written."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(when))
+
+
+def _group(group: Group, memory: GroupMemory) -> GroupStatus:
+    pods = group.living
+    took = None if memory.total_s is None else round(memory.total_s * 1000)
+    return GroupStatus(
+        index=group.index,
+        epoch=group.verdict.epoch or memory.epoch,
+        revision=_common([pod.revision for pod in pods]),
+        model_revision=_common([pod.model_revision for pod in pods]),
+        state=group.verdict.state,
+        reason=group.verdict.reason,
+        message=group.verdict.message[:TEXT_LIMIT],
+        restarts=memory.restarts,
+        since=rfc3339(memory.since),
+        timings=GroupTimings(total_milliseconds=took),
+    )
+
+
+def _conditions(desired: Desired, groups: Sequence[Group]) -> dict[ConditionType, _Judged]:
+    wanted = [group for group in groups if not is_leaving(group)]
+    serving = [group for group in wanted if group.verdict.serving]
+    failed = [group for group in wanted if group.verdict.state is GroupState.FAILED]
+    complete = len(groups) == desired.replicas
+    settled = complete and len(serving) == len(groups) and not any(group.outdated(desired) for group in groups)
+    stalled = complete and bool(failed) and len(failed) + len(serving) == len(groups)
+    reason, message = _summary(desired, groups, serving)
+    why, told = _trouble(failed) if stalled else (reason, message)
+    underway = not stalled and not desired.paused
+    unplaced = [group.index for group in wanted if group not in failed and len(group.stages) < desired.stages]
+    return {
+        ConditionType.READY: _Judged(settled, why, told),
+        ConditionType.AVAILABLE: _Judged(bool(serving) or desired.replicas == 0, reason, message),
+        ConditionType.PROGRESSING: _Judged(underway, why, told),
+        ConditionType.SCHEDULED: _Judged(not unplaced, Reason.NONE, _listed("lacks a stage", unplaced)),
+        ConditionType.RECONCILING: _Judged(underway and not settled, reason, message),
+        ConditionType.STALLED: _Judged(stalled, why, told) if stalled else _Judged(False, Reason.NONE),
+    }
+
+
+def _trouble(failed: Sequence[Group]) -> tuple[str, str]:
+    first = failed[0]
+    return first.verdict.reason, f"group {first.index}: {first.verdict.message}"
+
+
+def _summary(desired: Desired, groups: Sequence[Group], serving: Sequence[Group]) -> tuple[Reason, str]:
+    states = Counter(group.verdict.state for group in groups if not group.verdict.serving)
+    others = "".join(f", {count} {state}" for state, count in sorted(states.items()))
+    message = f"{len(serving)} of {desired.replicas} groups serve{others}"
+    if desired.stopping:
+        return Reason.SHUTTING_DOWN, message
+    if desired.paused:
+        return Reason.PAUSED, message
+    if desired.replicas == 0:
+        return Reason.SCALED_TO_ZERO, message
+    if not serving:
+        return Reason.NO_GROUP_SERVING, message
+    return (Reason.ALL_GROUPS_SERVING if len(serving) >= desired.replicas else Reason.SOME_GROUPS_SERVING), message
+
+
+def _condition(kind: ConditionType, judged: _Judged, since: float, desired: Desired) -> Condition:
+    return Condition(
+        type=kind,
+        status=ConditionStatus.TRUE if judged.holds else ConditionStatus.FALSE,
+        reason=judged.reason,
+        message=judged.message[:TEXT_LIMIT],
+        last_transition_time=rfc3339(since),
+        observed_generation=desired.generation,
+    )
+
+
+def _transition(before: Transition | None, status: bool, now: float) -> Transition:
+    return before if before is not None and before.status == status else Transition(status, now)
+
+
+def _listed(what: str, groups: Sequence[int]) -> str:
+    return f"group {', '.join(map(str, groups))} {what}" if groups else ""
+
+
+def _common(values: Sequence[str]) -> str:
+    """Return the most frequent value."""
+    return Counter(values).most_common(1)[0][0] if values else ""
+
+
+def _only(values: Sequence[str]) -> str:
+    """Return the value if all agree."""
+    return values[0] if len(set(values)) == 1 else ""

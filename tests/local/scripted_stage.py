@@ -1,0 +1,130 @@
+"""Stands in for a stage's supervisor: a real process that does what the environment variable SCRIPT says.
+
+    exit CODE          end at once (with what TERMINATION says, if set, and a line in the log)
+    sleep              wait for SIGTERM, then exit 0
+    stubborn           ignore SIGTERM
+    parent             as sleep, with a child of its own
+    stage              what a stage does: an admin port with /watch, /drain and /leader; the leader serves at once
+
+A stage obeys files in its state directory: `requests` has the number of running requests, `state` another state.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from bireme.process import child_environment, die_with_parent
+
+STATE_DIR = Path(os.environ["BIREME_STATE_DIR"])
+WHO = {name: value for name, value in os.environ.items() if name.startswith("BIREME_") or name == "SCRIPT"}
+
+
+class Facts:
+    draining = False
+    leader = ""
+
+
+def document() -> bytes:
+    override, requests = STATE_DIR / "state", STATE_DIR / "requests"
+    state = override.read_text() if override.exists() else "Draining" if Facts.draining else "Serving"
+    incarnation = int(WHO["BIREME_INCARNATION"])
+    content = {
+        "v": 1,
+        "seq": 1,
+        "group": WHO["BIREME_GROUP_UID"],
+        "stage": int(WHO["BIREME_STAGE"]),
+        "incarnation": incarnation,
+        "boot": str(os.getpid()),
+        "epoch": (incarnation << 20) + 1,
+        "state": state,
+        "reason": "None",
+        "message": "",
+        "retry_after_s": 0.0,
+        "revision": WHO["BIREME_REVISION"],
+        "model_revision": WHO["BIREME_MODEL_REVISION"],
+        "generation": 0,
+        "reload": {},
+        "running": int(requests.read_text()) if requests.exists() else 0,
+        "waiting": 0,
+        "queued_prefill_tokens": 0,
+        "kv_blocks_used": 0,
+        "kv_blocks": 10,
+        "block_size": 16,
+        "step": 0,
+        "step_age_s": 0.0,
+        "draining": Facts.draining,
+        "limits": {"context": 100, "running": 4, "queue": 4},
+        "stages": [],
+    }
+    return json.dumps(content).encode() + b"\n"
+
+
+class Admin(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        token = Path(WHO["BIREME_TOKEN_FILE"]).read_text()
+        if self.headers["authorization"] != f"Bearer {token}":
+            self.send_error(401)
+            return
+        self.send_response(200)
+        self.end_headers()
+        said, at = b"", 0.0
+        while True:
+            now = document()
+            if now != said or time.monotonic() - at > 1:
+                said, at = now, time.monotonic()
+                self.wfile.write(now)
+            time.sleep(0.02)
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.path == "/drain":
+            Facts.draining = True
+        (STATE_DIR / self.path.strip("/")).write_bytes(body)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def serve() -> None:
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            pass  # a watcher that left
+
+    server = Server((WHO["BIREME_POD_IP"], 8001), Admin)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def main() -> None:
+    die_with_parent()
+    (STATE_DIR / "environment.json").write_text(json.dumps(WHO))
+    word, _, argument = os.environ.get("SCRIPT", "sleep").partition(" ")
+    if word == "exit":
+        if "TERMINATION" in os.environ:
+            told = {"exit_code": int(argument), "reason": "Told", "message": os.environ["TERMINATION"]}
+            (STATE_DIR / "termination").write_text(json.dumps(told))
+        print("the last line of the log", flush=True)
+        sys.exit(int(argument))
+    # Blocked in all threads and waited for in this one: a handler could be run by a thread that then tells nobody.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    if word == "parent":
+        child = subprocess.Popen([sys.executable, __file__], env=child_environment({"SCRIPT": "sleep"}))
+        (STATE_DIR / "child").write_text(str(child.pid))
+    if word == "stage":
+        serve()
+    (STATE_DIR / "ready").touch()
+    signal.sigwait({signal.SIGTERM} if word != "stubborn" else {signal.SIGUSR1})
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The truth about one group: what a document may claim, and what overrules it."""
+
+from dataclasses import replace
+
+import pytest
+
+from bireme.names import GroupState, Reason
+from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
+from bireme_operator.plan.plan import Plan, plan
+from tests.planner.world import World, document, wanted
+
+
+def serving_world() -> World:
+    world = World(wanted(replicas=1))
+    world.settle()
+    return world
+
+
+def judged(world: World, observed: Observed, later: float = 0.0) -> tuple[GroupState, str]:
+    result: Plan = plan(world.desired, observed, world.memory, world.now + later)
+    return result.status.groups[0].state, result.status.groups[0].reason
+
+
+def seen(world: World, pods: list[PodView], **leader: object) -> Observed:
+    view = LeaderView(world.pod(0, 0).name, document(world.pod(0, 0)), world.now)
+    return Observed(tuple(pods), {0: replace(view, **leader)})  # type: ignore[arg-type]
+
+
+def test_a_group_serves_while_its_leader_says_so() -> None:
+    world = serving_world()
+    assert judged(world, world.observe()) == (GroupState.SERVING, Reason.NONE)
+
+
+def test_a_broken_watch_is_never_called_serving() -> None:
+    world = serving_world()
+    observed = seen(world, list(world.pods.values()), connected=False)
+    assert judged(world, observed) == (GroupState.RECOVERING, Reason.WORKER_UNREACHABLE)
+
+
+def test_a_watch_that_is_silent_for_three_intervals_is_never_called_serving() -> None:
+    world = serving_world()
+    observed = seen(world, list(world.pods.values()))
+    assert judged(world, observed, later=2.9)[0] is GroupState.SERVING
+    assert judged(world, observed, later=3.0) == (GroupState.RECOVERING, Reason.WORKER_UNREACHABLE)
+
+
+@pytest.mark.parametrize(("stage", "reason"), [(0, Reason.LEADER_LOST), (1, Reason.STAGE_LOST)])
+def test_an_exited_stage_overrules_a_leader_that_still_says_serving(stage: int, reason: Reason) -> None:
+    world = serving_world()
+    pods = [replace(pod, phase=Phase.EXITED, exit_code=0) if pod.stage == stage else pod for pod in world.pods.values()]
+    assert judged(world, seen(world, pods)) == (GroupState.RECOVERING, reason)
+
+
+def test_the_word_of_a_leader_s_predecessor_is_not_believed() -> None:
+    world = serving_world()
+    stale = seen(world, list(world.pods.values()), pod="an-older-pod")
+    assert judged(world, stale) == (GroupState.RECOVERING, Reason.LEADER_LOST)
+
+
+def test_a_group_that_never_served_is_starting_whatever_is_missing() -> None:
+    world = World(wanted(replicas=1))
+    world.mute.add(0)
+    world.step()
+    assert judged(world, world.observe()) == (GroupState.STARTING, Reason.PULLING)
+
+
+def test_a_state_that_this_operator_does_not_know_is_not_taken_for_serving() -> None:
+    world = serving_world()
+    strange = document(world.pod(0, 0), state="Dreaming", reason="FarFuture")
+    assert judged(world, seen(world, list(world.pods.values()), document=strange))[0] is GroupState.RECOVERING
+
+
+def test_since_moves_with_the_state_only() -> None:
+    world = serving_world()
+    before = world.step().status.groups[0].since
+    world.advance(100)
+    assert world.step().status.groups[0].since == before
+    world.mute.add(0)
+    assert world.step().status.groups[0].since != before
+
+
+def test_the_time_to_serve_again_is_measured_from_the_loss() -> None:
+    world = serving_world()
+    world.vanish(world.pod(0, 1).name)
+    world.mute.add(0)
+    world.step()
+    world.advance(2.5)
+    world.mute.clear()
+    world.step()
+    assert world.step().status.groups[0].timings.total_milliseconds == 2500

@@ -1,0 +1,172 @@
+"""A simulated backend: pods that start, die, vanish and speak, on a clock that only the test moves."""
+
+from dataclasses import dataclass, field, replace
+
+from bireme.names import GroupState, Reason
+from bireme.wire.requests import Limits
+from bireme.wire.state import ReloadState, StateDocument
+from bireme_operator.plan.actions import CreatePod, DeletePod, DrainGroup, TellLeader
+from bireme_operator.plan.desired import Desired, RecoveryPolicy
+from bireme_operator.plan.memory import Memory
+from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
+from bireme_operator.plan.plan import Plan, plan
+from bireme_operator.plan.recovery import delay_s
+
+START = 1_000_000.0
+
+
+def wanted(replicas: int = 2, stages: int = 2, **changes: object) -> Desired:
+    policy = RecoveryPolicy(budget=6, window_s=3600, initial_s=1, longest_s=300)
+    base = Desired("demo", "uid", 1, replicas, stages, 1, "rev1", "model1", {"SHARED": "1"}, policy, 300)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def document(pod: PodView, **changes: object) -> StateDocument:
+    fields: dict[str, object] = {
+        "v": 1,
+        "seq": 1,
+        "group": str(pod.group),
+        "stage": pod.stage,
+        "incarnation": pod.incarnation,
+        "boot": "boot",
+        "epoch": (pod.incarnation << 20) + 1,
+        "state": GroupState.SERVING.value,
+        "reason": Reason.NONE.value,
+        "message": "",
+        "retry_after_s": 0.0,
+        "revision": pod.revision,
+        "model_revision": pod.model_revision,
+        "generation": 0,
+        "reload": ReloadState(),
+        "running": 0,
+        "waiting": 0,
+        "queued_prefill_tokens": 0,
+        "kv_blocks_used": 0,
+        "kv_blocks": 100,
+        "block_size": 16,
+        "step": 0,
+        "step_age_s": 0.0,
+        "draining": False,
+        "limits": Limits(1024, 8, 8),
+        "stages": (),
+    }
+    return StateDocument(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+@dataclass
+class World:
+    """Pods by name. Leaders serve as soon as all their stages run and know them, unless ``mute``."""
+
+    desired: Desired
+    now: float = START
+    pods: dict[str, PodView] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+    mute: set[int] = field(default_factory=set)
+    draining: set[str] = field(default_factory=set)
+    requests: dict[int, int] = field(default_factory=dict)
+    wake_up: dict[str, float] = field(default_factory=dict)
+    created: list[CreatePod] = field(default_factory=list)
+    deleted: list[DeletePod] = field(default_factory=list)
+
+    def observe(self) -> Observed:
+        leaders = {}
+        for pod in self.pods.values():
+            if pod.stage == 0 and pod.phase is Phase.RUNNING and not pod.deleting and pod.group not in self.mute:
+                leaders[pod.group] = LeaderView(pod.name, self._speaks(pod), self.now)
+        return Observed(tuple(self.pods.values()), leaders)
+
+    def step(self) -> Plan:
+        """One pass: look, plan, apply."""
+        result = plan(self.desired, self.observe(), self.memory, self.now)
+        self.memory = result.memory
+        for action in result.actions:
+            self.apply(action)
+        return result
+
+    def settle(self, passes: int = 200) -> Plan:
+        """Pass after pass, moving the clock to the next deadline, until nothing is planned and nothing waits."""
+        for _ in range(passes):
+            result = self.step()
+            if result.actions:
+                continue
+            states = {group.state for group in result.status.groups}
+            if not self.wake_up and states <= {GroupState.SERVING, GroupState.FAILED}:
+                return result
+            self.advance(min([*self.wake_up.values(), result.wake_at or self.now + 1]) - self.now)
+        raise AssertionError(f"not settled: {result.status}")
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        for name, when in list(self.wake_up.items()):
+            if when <= self.now:
+                del self.wake_up[name]
+                if name in self.pods:
+                    self._restart(name)
+
+    def kill(self, name: str, code: int = -9, message: str = "killed") -> None:
+        """The process ends; the kubelet stand-in restarts it at once, later, or never, as its exit code says."""
+        pod = self.pods[name]
+        if pod.deleting or pod.phase is not Phase.RUNNING:
+            return
+        if code in {0, 64, 65}:
+            self.pods[name] = replace(pod, phase=Phase.EXITED, exit_code=code, message=message)
+            return
+        self.pods[name] = replace(pod, phase=Phase.BACKING_OFF, exit_code=code, message=message)
+        wait = delay_s(pod.restarts + 1, self.desired.recovery)
+        self.wake_up[name] = self.now + wait
+        if wait == 0:
+            self.advance(0)
+
+    def vanish(self, name: str) -> None:
+        self.pods.pop(name)
+        self.wake_up.pop(name, None)
+
+    def apply(self, action: object) -> None:
+        match action:
+            case CreatePod():
+                assert action.name not in self.pods, "a pod is made once"
+                assert action.name not in {made.name for made in self.created}, "a name is never used again"
+                self.created.append(action)
+                self.pods[action.name] = self._made(action)
+            case DeletePod():
+                self.deleted.append(action)
+                self.vanish(action.name)
+            case DrainGroup():
+                self.draining.add(action.leader)
+            case TellLeader():
+                self.pods[action.pod] = replace(self.pods[action.pod], told_leader=action.incarnation)
+
+    def pod(self, group: int, stage: int) -> PodView:
+        return next(pod for pod in self.pods.values() if (pod.group, pod.stage) == (group, stage))
+
+    def _made(self, action: CreatePod) -> PodView:
+        leaders = [pod.incarnation for pod in self.pods.values() if (pod.group, pod.stage) == (action.group, 0)]
+        return PodView(
+            action.name,
+            action.group,
+            action.stage,
+            action.incarnation,
+            action.revision,
+            action.model_revision,
+            Phase.RUNNING,
+            f"127.0.{action.group}.{len(self.created)}",
+            started_at=self.now,
+            told_leader=max(leaders, default=0),
+        )
+
+    def _restart(self, name: str) -> None:
+        pod = self.pods[name]
+        self.pods[name] = replace(pod, phase=Phase.RUNNING, restarts=pod.restarts + 1, started_at=self.now)
+
+    def _speaks(self, leader: PodView) -> StateDocument:
+        members = {p.stage: p for p in self.pods.values() if p.group == leader.group and not p.deleting}
+        whole = all(
+            stage in members
+            and members[stage].phase is Phase.RUNNING
+            and (stage == 0 or members[stage].told_leader == leader.incarnation)
+            for stage in range(self.desired.stages)
+        )
+        draining = leader.name in self.draining
+        state = GroupState.DRAINING if draining else GroupState.SERVING if whole else GroupState.RECOVERING
+        running = self.requests.get(leader.group, 0)
+        return document(leader, state=state.value, draining=draining, running=running)
