@@ -200,5 +200,7 @@ class Groups:
             epoch = group.document.epoch if group.document else 0
             log.info("group %s (%s, epoch %d): %s", group.label, group.route.pod, epoch, after or "ready")
         self.on_change()
+
+
 def _nothing() -> None:
     """Nobody waits yet."""

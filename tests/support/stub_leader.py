@@ -176,7 +176,7 @@ class StubLeader:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
         self._runners.append(runner)
-        return f"127.0.0.1:{runner.addresses[0][1]}"
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get(Header.TOKEN) != f"Bearer {TOKEN}":
