@@ -1,0 +1,118 @@
+"""The Llama family: Llama 2 and 3.x, SmolLM2, and whatever else names itself LlamaForCausalLM.
+
+Pre-norm decoder layers of grouped-query attention with rotary positions and a gated MLP. With tied embeddings the last
+stage reads the embedding matrix once more as its head. A single stage holds it twice, because rows are looked up in
+one layout and multiplied in another.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from bireme_worker.checkpoints.config import ModelConfig
+from bireme_worker.models.batch import Batch
+from bireme_worker.models.kv_cache import KVCache, LayerCache
+from bireme_worker.models.layers.attention import Attention, AttentionSize, ForwardPass, GatherBackend
+from bireme_worker.models.layers.mlp import GatedMLP
+from bireme_worker.models.layers.norm import RMSNorm
+from bireme_worker.models.layers.rotary import angles, frequencies
+from bireme_worker.models.layers.vocabulary import VocabularyEmbedding, VocabularyHead, vocabulary_weight
+from bireme_worker.models.progress import Progress
+from bireme_worker.models.shard import HeadShard, Shard, VocabularyShard
+from bireme_worker.models.stages import StageLayers
+from bireme_worker.models.weight import Weight
+from bireme_worker.parallel.communicator import Communicator
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+class LlamaLayer:
+    """One decoder layer on one rank."""
+
+    def __init__(
+        self, config: ModelConfig, number: int, shard: Shard, dtype: torch.dtype, backend: GatherBackend
+    ) -> None:
+        name, hidden, eps = f"model.layers.{number}", config.hidden_size, config.rms_norm_eps
+        size = AttentionSize(
+            hidden, config.num_attention_heads, config.num_key_value_heads, config.head_dim, config.attention_bias
+        )
+        self.attention_norm = RMSNorm(f"{name}.input_layernorm", hidden, eps, dtype)
+        self.attention = Attention(f"{name}.self_attn", size, backend.heads, dtype, backend)
+        self.mlp_norm = RMSNorm(f"{name}.post_attention_layernorm", hidden, eps, dtype)
+        self.mlp = GatedMLP(f"{name}.mlp", hidden, config.intermediate_size, shard, dtype, bias=config.mlp_bias)
+
+    @property
+    def weights(self) -> list[Weight]:
+        """Parameters in load order."""
+        return [
+            self.attention_norm.weight,
+            *self.attention.weights,
+            self.mlp_norm.weight,
+            *self.mlp.weights,
+        ]
+
+    def __call__(self, x: torch.Tensor, cache: LayerCache, forward: ForwardPass) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x), cache, forward)
+        return x.add_(self.mlp(self.mlp_norm(x), forward.communicator))
+
+
+class Llama:
+    """One stage of the model on one rank; on the meta device until loaded.
+
+    Raises:
+        CannotShard: heads or intermediate size do not divide by ``shard.size``.
+    """
+
+    def __init__(self, config: ModelConfig, stage: StageLayers, shard: Shard, dtype: torch.dtype) -> None:
+        self.config = config
+        self.stage = stage
+        self.dtype = dtype
+        self.heads = HeadShard.of(shard, config.num_attention_heads, config.num_key_value_heads)
+        self.vocabulary = VocabularyShard.of(shard, config.vocab_size)
+        self._backend = GatherBackend(self.heads, torch.device("cpu"))
+        self.layers = [
+            LlamaLayer(config, number, shard, dtype, self._backend) for number in range(stage.first, stage.last)
+        ]
+        head = EMBEDDING if config.tie_word_embeddings else "lm_head.weight"
+        self.embedding = (
+            VocabularyEmbedding(self._table(EMBEDDING, multiplies=False), self.vocabulary) if stage.embeds else None
+        )
+        self.norm = RMSNorm("model.norm", config.hidden_size, config.rms_norm_eps, dtype) if stage.samples else None
+        self.head = VocabularyHead(self._table(head, multiplies=True), self.vocabulary) if stage.samples else None
+        self._frequency = frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+
+    def weights(self) -> Iterator[Weight]:
+        """Every parameter once, in load order."""
+        if self.embedding is not None:
+            yield self.embedding.weight
+        for layer in self.layers:
+            yield from layer.weights
+        if self.norm is not None and self.head is not None:
+            yield self.norm.weight
+            yield self.head.weight
+
+    def embed(self, ids: torch.Tensor, communicator: Communicator) -> torch.Tensor:
+        """``[tokens] → [tokens, hidden]``, on the first stage."""
+        assert self.embedding is not None
+        return self.embedding(ids, communicator)
+
+    def run_layers(
+        self, x: torch.Tensor, batch: Batch, cache: KVCache, communicator: Communicator, progress: Progress
+    ) -> torch.Tensor:
+        """``[tokens, hidden] → [tokens, hidden]`` through this stage's layers; counts each in ``progress``."""
+        rotation = angles(batch.positions, self._frequency, self.dtype)
+        forward = ForwardPass(rotation, self._backend.prepare(batch), communicator)
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            x = layer(x, layer_cache, forward)
+            progress.layers += 1
+        return x
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """``[rows, hidden] → [rows, vocabulary shard]`` in float32, on the last stage."""
+        assert self.norm is not None
+        assert self.head is not None
+        return self.head(self.norm(x))
+
+    def _table(self, name: str, *, multiplies: bool) -> Weight:
+        size = (self.config.vocab_size, self.config.hidden_size)
+        return vocabulary_weight(name, size, self.vocabulary, self.dtype, multiplies=multiplies)

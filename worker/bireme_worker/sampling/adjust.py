@@ -1,0 +1,32 @@
+"""Changes of the logits before a draw, on the shard: penalties, bias, stop ids that must wait.
+
+Order: repetition penalty over prompt and outputs, frequency and presence penalties over outputs, bias, held stop ids.
+"""
+
+import torch
+
+from bireme_worker.sampling.state import SamplingState
+
+
+def penalise(logits: torch.Tensor, slots: torch.Tensor, state: SamplingState) -> torch.Tensor:
+    """Return penalised ``logits [rows, shard]``; ``slots [rows]``.
+
+    Repetition divides positive logits and multiplies negative ones; frequency subtracts per occurrence, presence once.
+    """
+    counts = state.counts.data.index_select(0, slots)
+    present = counts > 0
+    seen = present | state.in_prompt.data.index_select(0, slots)
+    factor = torch.where(seen, state.repetition[slots].unsqueeze(1), 1.0)
+    logits = torch.where(logits > 0, logits / factor, logits * factor)
+    logits.sub_(counts * state.frequency[slots].unsqueeze(1))
+    return logits.sub_(present * state.presence[slots].unsqueeze(1))
+
+
+def bias(logits: torch.Tensor, slots: torch.Tensor, state: SamplingState) -> torch.Tensor:
+    """Return ``logits [rows, shard]`` plus each request's bias."""
+    return logits + state.bias.data.index_select(0, slots)
+
+
+def hold_stops(logits: torch.Tensor, slots: torch.Tensor, state: SamplingState) -> torch.Tensor:
+    """Return ``logits [rows, shard]`` in which the stop ids can't be drawn."""
+    return logits.masked_fill(state.stops.data.index_select(0, slots), -torch.inf)

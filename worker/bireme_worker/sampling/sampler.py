@@ -1,0 +1,98 @@
+"""One draw per row, in the order of the design: penalties, bias, held stops, temperature, filters, noise, argmax.
+
+Runs on every rank of the last stage over its vocabulary shard; all end with the same ids. The host's ``Draw`` decides
+what runs, the device is never asked: the whole function can be captured.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from bireme_worker.parallel.communicator import Communicator
+from bireme_worker.sampling import adjust
+from bireme_worker.sampling.draw import Draw
+from bireme_worker.sampling.filters import keep
+from bireme_worker.sampling.logprobs import Report, report
+from bireme_worker.sampling.noise import Generators, gumbel
+from bireme_worker.sampling.pick import pick
+from bireme_worker.sampling.state import SamplingState
+
+Adjustment = Callable[[torch.Tensor, torch.Tensor, SamplingState], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Drawn ``ids [rows]``, rows whose logits were not finite, and the report of the rows that asked."""
+
+    ids: torch.Tensor
+    bad: torch.Tensor
+    report: Report | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The sampling rows of a step: ``slots [rows]``, number ``outputs [rows]`` of the output token, and ``draw``.
+
+    The rest are ``draw``'s groups of row numbers as tensors.
+    """
+
+    slots: torch.Tensor
+    outputs: torch.Tensor
+    draw: Draw
+    hot: torch.Tensor
+    filtered: torch.Tensor
+    penalised: torch.Tensor
+    biased: torch.Tensor
+    held: torch.Tensor
+    reported: torch.Tensor
+
+    @classmethod
+    def of(cls, slots: torch.Tensor, outputs: torch.Tensor, draw: Draw, groups: torch.Tensor) -> "Rows":
+        """``groups [groups, rows or more]`` has each group of ``draw`` at the start of a row."""
+        numbers = (row[: len(group)] for row, group in zip(groups, draw.groups, strict=True))
+        return cls(slots, outputs, draw, *numbers)
+
+
+def sample(logits: torch.Tensor, rows: Rows, state: SamplingState, communicator: Communicator) -> Sampled:
+    """Draw from ``logits [rows, shard]``, which are overwritten."""
+    draw = rows.draw
+    # A sum is finite only if all are: one cheap pass instead of a test of every value.
+    bad = ~logits[:, : state.shard.count].sum(1).isfinite()
+    scores = _adjusted(logits.clone() if draw.reported else logits, rows, state)
+    if draw.hot:
+        scores.index_copy_(0, rows.hot, _noised(scores.index_select(0, rows.hot), rows, state, communicator))
+    ids, bad = pick(scores, bad, state.shard, communicator)
+    if draw.penalised:
+        state.count(rows.slots[rows.penalised], ids[rows.penalised])
+    return Sampled(ids, bad, _report(logits, ids, rows, state, communicator) if draw.reported else None)
+
+
+def _adjusted(scores: torch.Tensor, rows: Rows, state: SamplingState) -> torch.Tensor:
+    steps: tuple[tuple[torch.Tensor, Adjustment], ...] = (
+        (rows.penalised, adjust.penalise),
+        (rows.biased, adjust.bias),
+        (rows.held, adjust.hold_stops),
+    )
+    for index, change in steps:
+        if len(index):
+            scores.index_copy_(0, index, change(scores.index_select(0, index), rows.slots[index], state))
+    return scores
+
+
+def _noised(scores: torch.Tensor, rows: Rows, state: SamplingState, communicator: Communicator) -> torch.Tensor:
+    """``scores`` of the hot rows over temperature, filtered, plus noise; overwrites them."""
+    slots, shard = rows.slots[rows.hot], state.shard
+    scores.div_(state.temperature[slots].unsqueeze(1))
+    if rows.draw.filtered:
+        kept = keep(scores.index_select(0, rows.filtered), slots[rows.filtered], state, rows.draw, communicator)
+        scores.index_copy_(0, rows.filtered, kept)
+    generators = Generators(state.seed_low[slots], state.seed_high[slots], rows.outputs[rows.hot], state.choice[slots])
+    return scores.add_(gumbel(generators, shard.start, shard.width))
+
+
+def _report(
+    logits: torch.Tensor, ids: torch.Tensor, rows: Rows, state: SamplingState, communicator: Communicator
+) -> Report:
+    raw = logits.index_select(0, rows.reported)
+    return report(raw, ids[rows.reported], max(rows.draw.tops), state.shard, communicator)
