@@ -1,0 +1,129 @@
+"""One epoch on one rank: connect, warm up, compute plans until the gate closes.
+
+Plans are read by a thread of their own, so that the next one is at hand when a step ends. Whatever ends the epoch
+(a lost peer, a lost coordinator, the supervisor's word) closes the gate, which frees all threads.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+from bireme.wire.control import Form
+from bireme.wire.errors import WireError
+from bireme.wire.frames import SocketChannel
+from bireme.wire.plan import Attach, Commit, Plan, PlanKinds, plan_codec
+from bireme_worker.models.progress import Progress
+from bireme_worker.parallel.errors import PeerLost
+from bireme_worker.parallel.gate import EpochGate
+from bireme_worker.parallel.mesh import Mesh, Place, dial
+from bireme_worker.rank.errors import BadPlan
+from bireme_worker.rank.runner import Handle, Runner
+
+Plans = SimpleQueue[PlanKinds | None]
+
+FORM_LIMIT_S: Final = 10.0
+"""Seconds for all connections of an epoch. A supervisor with less patience says End."""
+
+
+class Serving:
+    """Serves epochs with ``runner``, one at a time."""
+
+    def __init__(
+        self,
+        place: Place,
+        mesh: Mesh,
+        token: bytes,
+        runner: Runner,
+        progress: Progress,
+        *,
+        commit: Callable[[int], None],
+    ) -> None:
+        """``commit`` puts the staged weights of a generation in the place of the served ones."""
+        self._commit = commit
+        self._place = place
+        self._mesh = mesh
+        self._token = token
+        self._runner = runner
+        self._progress = progress
+
+    def run(self, form: Form, gate: EpochGate, formed: Callable[[], None]) -> None:
+        """Form the epoch, call ``formed``, serve it; always ends by raising.
+
+        Raises:
+            EpochEnded: the epoch is over (PeerLost, FrameMismatch: for a reason found here).
+        """
+        try:
+            communicator = self._mesh.connect(gate, form.data, FORM_LIMIT_S)
+            channel = self._attach(form, gate)
+            self._runner.begin(communicator, self._place.stages)
+            self._runner.warm_up(form.epoch)
+            formed()
+            self._progress.phase = "Serving"
+            self._serve(gate, channel)
+        finally:
+            self._runner.end()
+            gate.close()
+
+    def _attach(self, form: Form, gate: EpochGate) -> SocketChannel[PlanKinds]:
+        sock = dial(form.plan, gate, time.monotonic() + FORM_LIMIT_S, "the coordinator")
+        channel = SocketChannel(sock, plan_codec)
+        try:
+            channel.dial(self._token)
+            channel.send(Attach(form.epoch, self._place.stage, self._place.rank))
+        except WireError as error:
+            gate.check()
+            raise PeerLost(f"the coordinator refused the connection: {error}") from error
+        sock.settimeout(None)
+        return channel
+
+    def _serve(self, gate: EpochGate, channel: SocketChannel[PlanKinds]) -> None:
+        plans: Plans = SimpleQueue()
+        gate.on_abort(lambda: plans.put(None))
+        reader = threading.Thread(target=_read_plans, args=(channel, gate, plans), name="plans", daemon=True)
+        reader.start()
+        try:
+            self._compute(gate, channel, plans)
+        finally:
+            gate.abort("this rank left it")
+            reader.join()  # the socket may be closed only when nobody reads it
+
+    def _compute(self, gate: EpochGate, channel: SocketChannel[PlanKinds], plans: Plans) -> None:
+        under_way: deque[Handle] = deque()
+        while True:
+            plan = plans.get()
+            gate.check()
+            if isinstance(plan, Commit):
+                self._commit(plan.generation)
+                continue
+            if not isinstance(plan, Plan):
+                raise BadPlan(f"the coordinator sent {type(plan).__name__}, which this rank does not know")
+            self._progress.busy = True
+            under_way.append(self._runner.launch(plan))
+            # On the CPU a launched step is a finished one, so waiting for more plans would only delay its result.
+            while under_way:
+                self._finish(under_way.popleft(), channel, gate)
+            self._progress.busy = not plans.empty()
+
+    def _finish(self, handle: Handle, channel: SocketChannel[PlanKinds], gate: EpochGate) -> None:
+        result = self._runner.collect(handle)
+        self._progress.step = handle.plan.step
+        if self._place.is_last and self._place.rank == 0:
+            try:
+                channel.send(result)
+            except WireError as error:
+                gate.check()
+                raise PeerLost(f"lost the coordinator: {error}") from error
+
+
+def _read_plans(channel: SocketChannel[PlanKinds], gate: EpochGate, plans: Plans) -> None:
+    while True:
+        try:
+            message = channel.receive()
+        except WireError as error:
+            gate.abort(f"lost the coordinator: {error}")
+            return
+        if message.epoch == gate.epoch:
+            plans.put(message)

@@ -1,0 +1,153 @@
+"""The next weights, read and verified beside the served ones by a thread that gives way to the steps.
+
+On the CPU a commit then exchanges one model for the other between two steps: to copy into the served tensors would
+touch every byte while clients wait, and saves no memory, because both are whole in memory by then anyway.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+import torch
+
+from bireme.wire.control import Checkpoint, Discard, Prepared, Stage
+from bireme_worker.checkpoints.config import ModelConfig
+from bireme_worker.checkpoints.errors import CheckpointError, UnsupportedCheckpoint
+from bireme_worker.checkpoints.reader import CheckpointReader, TensorInfo
+from bireme_worker.models.errors import ConfigurationError
+from bireme_worker.models.registry import StageModel
+
+COURTESY: Final = 10
+"""Nice value of the reading thread."""
+FREE: Final = frozenset({"rms_norm_eps", "rope_theta", "rope_scaling", "dtype", "bos_id", "eos_ids"})
+"""Settings in which two checkpoints may differ: all others decide shapes or which tensors there are."""
+
+Wrap = Callable[[CheckpointReader], CheckpointReader]
+Read = Callable[[Checkpoint, ModelConfig, Wrap], StageModel]
+
+
+class Abandoned(Exception):
+    """Nobody wants these weights any more."""
+
+
+class Staging:
+    """One attempt. ``model`` is set when it has succeeded."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.model: StageModel | None = None
+        self.abandoned = threading.Event()
+
+
+class Stager:
+    """``read`` makes a model of a checkpoint that must fit the given one; ``send`` reaches the supervisor."""
+
+    def __init__(self, rank: int, read: Read, send: Callable[[Prepared], None]) -> None:
+        self._rank = rank
+        self._read = read
+        self._send = send
+        self._served: ModelConfig | None = None
+        self._current: Staging | None = None
+        self._thread: threading.Thread | None = None
+
+    def serves(self, model: StageModel) -> None:
+        """What staged weights must fit from now on."""
+        self._served = model.config
+
+    def hear(self, message: Stage | Discard) -> None:
+        """Begin to stage, or drop what is staged."""
+        current = self._current
+        match message:
+            case Stage(checkpoint):
+                self.drop()
+                self._current = Staging(checkpoint)
+                self._thread = threading.Thread(
+                    target=self._stage, args=(self._current, self._thread), name="staging", daemon=True
+                )
+                self._thread.start()
+            case Discard(generation) if current is not None and current.checkpoint.generation == generation:
+                self.drop()
+
+    def drop(self) -> None:
+        """Forget what is staged; a reading thread notices at its next tensor."""
+        if self._current is not None:
+            self._current.abandoned.set()
+            self._current = None
+
+    def take(self, *, generation: int) -> Staging | None:
+        """The staged weights of this generation, once."""
+        current = self._current
+        if current is None or current.model is None or current.checkpoint.generation != generation:
+            return None
+        self._current = None
+        return current
+
+    def _stage(self, staging: Staging, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()  # two attempts at once would need the memory of three models
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COURTESY)
+        error = ""
+        try:
+            assert self._served is not None, "Stage came before Load"
+            staging.model = self._read(
+                staging.checkpoint, self._served, lambda reader: _Interruptible(reader, staging.abandoned)
+            )
+        except Abandoned:
+            return
+        except (CheckpointError, ConfigurationError, OSError, MemoryError) as failure:
+            error = str(failure)
+        if staging.abandoned.is_set():
+            staging.model = None
+        else:
+            self._send(Prepared(staging.checkpoint.generation, self._rank, error))
+
+
+def check_fit(found: ModelConfig, served: ModelConfig) -> None:
+    """Refuse weights that the memory of the served ones can't take.
+
+    Raises:
+        UnsupportedCheckpoint: names each setting with both values.
+    """
+    names = [field.name for field in fields(ModelConfig) if field.name not in FREE]
+    pairs = [(name, getattr(found, name), getattr(served, name)) for name in names]
+    wrong = [f"{name} is {there}, served is {here}" for name, there, here in pairs if there != here]
+    if wrong:
+        raise UnsupportedCheckpoint(
+            f"another architecture or other shapes can't be reloaded in place ({'; '.join(wrong)}): "
+            "change the deployment so that its pods are rolled"
+        )
+
+
+def release_later(model: StageModel) -> None:
+    """Free the old weights without holding up the next step."""
+
+    def release() -> None:
+        for weight in model.weights():
+            weight.tensor = torch.empty(0)
+
+    with contextlib.suppress(RuntimeError):  # no thread to be had: the caller's own reference is the last one
+        threading.Thread(target=release, name="release", daemon=True).start()
+
+
+class _Interruptible:
+    """A checkpoint whose reading ends when it is abandoned."""
+
+    def __init__(self, reader: CheckpointReader, abandoned: threading.Event) -> None:
+        self._reader = reader
+        self._abandoned = abandoned
+        self.config: Mapping[str, Any] = reader.config
+        self.generation_config: Mapping[str, Any] = reader.generation_config
+        self.tensors: Mapping[str, TensorInfo] = reader.tensors
+
+    def read(self, name: str, slices: tuple[slice, ...] = ()) -> torch.Tensor:
+        """As the checkpoint's own."""
+        if self._abandoned.is_set():
+            raise Abandoned
+        return self._reader.read(name, slices)
+
+    def close(self) -> None:
+        """As the checkpoint's own."""
+        self._reader.close()
