@@ -9,6 +9,9 @@ from hypothesis import settings
 
 from bireme_worker.checkpoints.packaged import ensure_smollm2
 
+# Fixtures of the control-plane tier are for tests in any folder.
+pytest_plugins = ["tests.controlplane.fixtures", "tests.fleet.fixtures"]
+
 # A busy machine is no failure: no example is timed.
 settings.register_profile("bireme", deadline=None)
 settings.load_profile("bireme")

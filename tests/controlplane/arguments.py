@@ -50,8 +50,8 @@ class Ports:
                 return f"https://{_LOOPBACK}:{self.controller_manager}/healthz"
             case Program.SCHEDULER:
                 return f"https://{_LOOPBACK}:{self.scheduler}/healthz"
-            case Program.KUBECTL:
-                raise ValueError("kubectl is no server")
+            case Program.KUBECTL | Program.KWOK:
+                raise ValueError(f"{program} is no part of a control plane")
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ def arguments(program: Program, files: Files, ports: Ports, settings: Settings) 
             return _controller_manager(files, ports, settings)
         case Program.SCHEDULER:
             return _scheduler(files, ports)
-        case Program.KUBECTL:
-            raise ValueError("kubectl is no server")
+        case Program.KUBECTL | Program.KWOK:
+            raise ValueError(f"{program} is no part of a control plane")
 
 
 def _etcd(files: Files, ports: Ports) -> list[str]:

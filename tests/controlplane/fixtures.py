@@ -1,7 +1,7 @@
-"""The fixtures of the tier: programs are built when they are nowhere, one control plane serves the whole session.
+"""The fixtures of the tier, a plugin: programs are built when they are nowhere, one control plane serves the session.
 
-Compiling takes minutes on a fresh machine, so tests here are timed without their fixtures, and progress goes past
-pytest's capture.
+Every test that uses one of them gets the tier's marker, wherever it lies. Compiling takes minutes on a fresh machine,
+so tests here are timed without their fixtures, and progress goes past pytest's capture.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,15 +16,14 @@ from tests.controlplane.cluster import control_plane as running_control_plane
 from tests.controlplane.programs import Program
 from tests.controlplane.toolchain import CannotBuild
 
-_HERE = Path(__file__).parent
-_ROOT = _HERE.parents[1]
+_ROOT = Path(__file__).parents[2]
 _TEST_SECONDS = 120
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(_HERE) and "programs" in getattr(item, "fixturenames", ()):
+        if "programs" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.controlplane)
             item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))
 
@@ -60,6 +59,13 @@ def control_plane(
     programs.update(_ensure(request, WHOLE))
     api_server.start(*WHOLE)
     return api_server
+
+
+@pytest.fixture(scope="session")
+def kwok_program(request: pytest.FixtureRequest, programs: dict[Program, Path]) -> Path:
+    """Where kwok is, for whoever simulates nodes by the hundred."""
+    programs.update(_ensure(request, [Program.KWOK]))
+    return programs[Program.KWOK]
 
 
 @pytest.fixture(scope="session")

@@ -62,6 +62,7 @@ class Module:
 
 KUBERNETES: Final = Module("kubernetes", "k8s.io/kubernetes")
 _ETCD_SERVER: Final = Module("etcd", "go.etcd.io/etcd/server/v3")
+_KWOK: Final = Module("kwok", "sigs.k8s.io/kwok")
 
 
 class Program(StrEnum):
@@ -72,10 +73,11 @@ class Program(StrEnum):
     CONTROLLER_MANAGER = "kube-controller-manager"
     SCHEDULER = "kube-scheduler"
     KUBECTL = "kubectl"
+    KWOK = "kwok"
 
     @property
     def module(self) -> Module:
-        return _ETCD_SERVER if self is Program.ETCD else KUBERNETES
+        return {Program.ETCD: _ETCD_SERVER, Program.KWOK: _KWOK}.get(self, KUBERNETES)
 
     @property
     def package(self) -> str:
