@@ -85,7 +85,8 @@ async def serve_upstream(events: int, interval_s: float) -> None:
     server = await loop.create_server(lambda: Upstream(events, interval_s), "127.0.0.1", 0, backlog=4096)
     app = web.Application()
     app.router.add_get("/watch", watch)
-    print(json.dumps({"http": address(server.sockets[0]), "admin": await site(app)}), flush=True)
+    ports = {"http": f"http://{address(server.sockets[0])}", "admin": f"http://{await site(app)}"}
+    print(json.dumps(ports), flush=True)
     await asyncio.Event().wait()
 
 
@@ -93,12 +94,12 @@ async def watch(request: web.Request) -> web.StreamResponse:
     """The state of a group that always serves."""
     response = web.StreamResponse()
     await response.prepare(request)
-    document = {field.name: 0 for field in msgspec.structs.fields(StateDocument)}
-    texts = dict.fromkeys(("boot", "reason", "message", "revision"), "")
-    rest = {"reload": ReloadState(), "limits": Limits(0, 0, 0), "draining": False, "stages": ()}
+    zeros = {int: 0, float: 0.0, str: "", bool: False}
+    document = {field.name: zeros.get(field.type) for field in msgspec.structs.fields(StateDocument)}
     known = {"group": "g", "incarnation": 1, "epoch": 1, "state": "Serving", "model_revision": "r"}
+    rest = {"reload": ReloadState(), "limits": Limits(0, 0, 0), "stages": ()}
     while True:
-        await response.write(msgspec.json.encode({**document, **texts, **rest, **known}) + b"\n")
+        await response.write(msgspec.json.encode({**document, **rest, **known}) + b"\n")
         await asyncio.sleep(0.5)
 
 
@@ -109,7 +110,7 @@ async def serve_bare(upstream: str) -> None:
 
         async def relay(request: web.Request) -> web.StreamResponse:
             body = await request.read()
-            async with session.post(f"http://{upstream}{CHAT}", data=body) as answer:
+            async with session.post(upstream + CHAT, data=body) as answer:
                 response = web.StreamResponse(headers={"content-type": "text/event-stream"})
                 await response.prepare(request)
                 while data := await answer.content.readany():

@@ -45,6 +45,7 @@ class Label(Word):
     ROLE = "bireme.dev/role", "leader, stage or router."
     INCARNATION = "bireme.dev/incarnation", "Which making of this pod it is; the highest one is the current one."
     REVISION = "bireme.dev/revision", "Hash of the pod rendering that made the pod."
+    MODEL_REVISION = "bireme.dev/model-revision", "The checkpoint that the pod was made with, `spec.model.revision`."
 
 
 class Annotation(Word):
@@ -93,8 +94,10 @@ class Reason(Word):
     RANK_LOST = "RankLost", "A rank process ended."
     STAGE_LOST = "StageLost", "A stage's supervisor or its connection ended."
     LEADER_LOST = "LeaderLost", "The leader's supervisor or its connection ended."
+    NODE_LOST = "NodeLost", "A stage's node is dead: its peers hear nothing of it and its Lease stands still."
     HUNG = "Hung", "Work was pending and no step finished within the limit."
     DEVICE_ERROR = "DeviceError", "A rank reported an error of its device or of a step."
+    OUT_OF_MEMORY = "OutOfMemory", "A rank could not get memory; a smaller KV cache or more ranks would help."
     SUPERSEDED = "Superseded", "A newer incarnation of this stage exists; this one closed its ports."
     DRAIN_REQUESTED = "DrainRequested", "`/drain` or SIGTERM asked for it."
     CRASH_LOOP = "CrashLoop", "The stage ended again and again; its next start is delayed."
@@ -102,6 +105,13 @@ class Reason(Word):
     BAD_CHECKPOINT = "BadCheckpoint", "The stage exited with 65: the checkpoint can't be loaded."
     BUDGET_EXHAUSTED = "BudgetExhausted", "More restarts than `spec.recovery.restartBudget` allows."
     WORKER_UNREACHABLE = "WorkerUnreachable", "The leader's `/watch` is silent."
+    UNSCHEDULABLE = "Unschedulable", "The scheduler finds no node for a stage; the message is its own."
+    QUOTA = "Quota", "A ResourceQuota of the namespace has no room for the whole group."
+    INVALID_TEMPLATE = "InvalidTemplate", "The API server refuses the rendered pods; the message has its words."
+    STAGING = "Staging", "Ranks read and verify the new checkpoint beside the served one."
+    PREPARED = "Prepared", "The new checkpoint is verified; running requests end first."
+    COMMITTING = "Committing", "The new weights take the place of the old ones."
+    RELOAD_FAILED = "ReloadFailed", "The new checkpoint could not be had; the old one goes on serving."
     SHUTTING_DOWN = "ShuttingDown", "The deployment is being stopped."
 
 
@@ -114,6 +124,7 @@ class Event(Word):
     STAGE_REPLACED = "StageReplaced", "A stage was made anew under a higher incarnation."
     STAGE_RESTARTED = "StageRestarted", "A stage's process was started again in place."
     GROUP_FAILED = "GroupFailed", "A group's restart budget is spent."
+    GROUP_RELOADED = "GroupReloaded", "A group serves another checkpoint; names its revision."
     GROUP_DRAINED = "GroupDrained", "A group has no running request left and was deleted."
 
 
@@ -127,6 +138,10 @@ class Metric(Word):
     GENERATION_TOKENS = "bireme_generation_tokens_total", "Counter: tokens generated."
     CACHED_TOKENS = "bireme_prefix_cache_hit_tokens_total", "Counter: prompt tokens taken from the prefix cache."
     REQUESTS = "bireme_requests_total", "Counter by `finish_reason`: requests ended in the engine."
+    NONFINITE = (
+        "bireme_nonfinite_requests_total",
+        "Counter: requests that failed because their logits were not finite.",
+    )
     STEPS = "bireme_steps_total", "Counter: plans whose result came back."
     EPOCH = "bireme_epoch", "Gauge: the epoch that serves, 0 while none does."
     READY = "bireme_ready", "Gauge: 1 while `/readyz` answers 200."
@@ -140,6 +155,34 @@ class Metric(Word):
         "Gauge by `group`: tokens still expected of a group.",
     )
     ROUTER_WAITING = "bireme_router_waiting", "Gauge: requests that wait in the router for a group."
+    ROUTER_WAITING_CLASS = (
+        "bireme_router_waiting_by_priority",
+        "Gauge by `priority`: requests that wait in the router, those aside of which a client holds a part.",
+    )
+    ROUTER_QUEUE_SECONDS = (
+        "bireme_router_queue_seconds",
+        "Histogram by `priority`: how long requests waited in the router for a group.",
+    )
+    ROUTER_ATTEMPTS = (
+        "bireme_router_attempts_total",
+        "Counter by `model_revision` and `outcome` (ok, error, refused, moved): requests sent to a group.",
+    )
+    ROUTER_FIRST_TOKEN = (
+        "bireme_router_time_to_first_token_seconds",
+        "Histogram by `model_revision`: from the send to a group to its first token.",
+    )
+    ROUTER_TOKEN_GAP = (
+        "bireme_router_inter_token_latency_seconds",
+        "Histogram by `model_revision`: time per token after the first.",
+    )
+    ROUTER_PREDICTED_CACHED = (
+        "bireme_router_predicted_cached_tokens_total",
+        "Counter: prompt tokens that the router believed cached, of requests whose groups reported.",
+    )
+    ROUTER_REPORTED_CACHED = (
+        "bireme_router_reported_cached_tokens_total",
+        "Counter: prompt tokens that the groups reported as cached, for the same requests.",
+    )
     ROUTER_RESENDS = "bireme_router_resends_total", "Counter: requests sent again because provably unprocessed."
     ROUTER_RESUMES = "bireme_router_resumes_total", "Counter: broken streams continued on a group."
     ROUTER_DISCONNECTS = (
@@ -169,6 +212,7 @@ class Env(Word):
     MODEL_PATH = "BIREME_MODEL_PATH", "Directory or file of the checkpoint."
     MODEL_REVISION = "BIREME_MODEL_REVISION", "Name of the checkpoint, `spec.model.revision`."
     MODEL_DTYPE = "BIREME_MODEL_DTYPE", "auto, float32, bfloat16 or float16."
+    DEVICE = "BIREME_DEVICE", "auto (a GPU where there is one), cpu or cuda."
     MAX_MODEL_LENGTH = "BIREME_MAX_MODEL_LENGTH", "Longest prompt plus output, tokens; 0 takes the model's own."
     MAX_RUNNING_REQUESTS = "BIREME_MAX_RUNNING_REQUESTS", "Requests with a slot at the same time."
     MAX_BATCHED_TOKENS = "BIREME_MAX_BATCHED_TOKENS", "Token budget of one step."
@@ -177,6 +221,10 @@ class Env(Word):
     PREFIX_CACHING = "BIREME_PREFIX_CACHING", "1 or 0."
     DRAIN_TIMEOUT = "BIREME_DRAIN_TIMEOUT_SECONDS", "How long SIGTERM lets running requests finish."
     HTTP_PROCESSES = "BIREME_HTTP_PROCESSES", "HTTP processes on the leader."
+    SPARE_RANK = (
+        "BIREME_SPARE_RANK",
+        "1 (default) keeps one warm process per stage for a rank that dies; 0 saves its memory.",
+    )
     PARENT_PID = "BIREME_PARENT_PID", "Set by a parent for its child: the child ends when that parent is gone."
     CACHE_DIR = "BIREME_CACHE_DIR", "Where converted models are kept; default ~/.cache/bireme."
     RUN_DIR = (
@@ -229,4 +277,6 @@ class Header(Word):
     JOURNAL = "x-bireme-journal", "`1` asks for journal lines in the stream; needs the token."
     ATTEMPT = "x-bireme-attempt", "How many times the router has sent this request, from 1."
     MODEL_REVISION = "x-bireme-model-revision", "Checkpoint that made the answer."
+    PRIORITY = "x-bireme-priority", "Class of the request in the router's queue: interactive, standard or batch."
+    SESSION = "x-bireme-session", "Any name of a conversation; its requests go to the same group while that is cheap."
     TIMEOUT = "x-request-timeout", "Client's deadline in seconds; the router gives up then."

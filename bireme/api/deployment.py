@@ -141,9 +141,22 @@ class InferenceDeployment(ApiModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def _about_nodes(spec: Spec) -> list[str]:
+    given = {
+        "spec.recovery.nodeLostAfterSeconds": (spec.recovery, "node_lost_after_seconds"),
+        "spec.disruption.onCordon": (spec.disruption, "on_cordon"),
+    }
+    return [
+        f"{path}: remove it; local processes have no nodes"
+        for path, (model, name) in given.items()
+        if getattr(model, name) != type(model).model_fields[name].default
+    ]
+
+
 def refused_locally(deployment: InferenceDeployment) -> list[str]:
     """Return what a cluster could do for this deployment and `bireme up` can't, as instructions; often empty."""
     refusals = unsupported_template(deployment.spec.template)
+    refusals += _about_nodes(deployment.spec)
     if deployment.spec.model.source.persistent_volume_claim is None:
         return refusals
     instead = "set source.path and give the directory by `bireme up --mount`"

@@ -119,3 +119,6 @@ class Status(ApiModel):
     """All known conditions, set from the first visit on."""
     groups: Annotated[tuple[GroupStatus, ...], Field(max_length=MAX_GROUPS)] = ()
     """The groups, by index."""
+    memory: Annotated[str, Field(max_length=1_048_576)] = ""
+    """What the operator must not forget when it starts again: deaths counted, drains under way, incarnations given.
+    Compressed; for the operator only. Clear it and every group has a fresh restart budget."""

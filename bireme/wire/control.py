@@ -2,7 +2,8 @@
 
 A stage dials the leader and says Hello; the leader answers Welcome or Superseded. Then: Load → Loaded, Form → Formed,
 Beat both ways, End → Ended, Standing on every change of the group's state; for a reload Stage → Prepared, Commit →
-Committed. Every message that belongs to an epoch carries it, and a mismatch is dropped.
+Committed, and Discard where it came to nothing. Every message that belongs to an epoch carries it, and a mismatch is
+dropped.
 Epoch = max(incarnation << 20, the last epoch in any Hello and in the file) + 1.
 """
 
@@ -36,7 +37,10 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(Message, frozen=True):
-    """Stage → leader, first message: who I am, what I hold. ``data`` is the data address of each rank, by rank."""
+    """Stage → leader, first message: who I am, what I hold. ``data`` is the data address of each rank, by rank.
+
+    ``checkpoint``: what the stage last heard to be committed, from its file, loaded or not; a higher generation wins.
+    """
 
     group: str
     stage: int
@@ -45,6 +49,7 @@ class Hello(Message, frozen=True):
     last_epoch: int
     data: tuple[Address, ...]
     loaded: Checkpoint | None = None
+    checkpoint: Checkpoint | None = None
 
 
 class Welcome(Message, frozen=True):
@@ -59,6 +64,12 @@ class Superseded(Message, frozen=True):
     """Leader → stage: incarnation ``by`` of your stage exists; close your ports and wait to be deleted."""
 
     by: int
+
+
+class Become(Message, frozen=True):
+    """Supervisor → spare rank process, first message: you are rank ``rank`` of this stage."""
+
+    rank: int
 
 
 class Load(Message, frozen=True):
@@ -187,6 +198,12 @@ class Committed(Message, frozen=True):
     rank: int = 0
 
 
+class Discard(Message, frozen=True):
+    """Reload, given up before the commit: drop what was staged as this generation."""
+
+    generation: int
+
+
 class Stop(Message, frozen=True):
     """Leave: finish nothing, close everything, exit 0."""
 
@@ -197,6 +214,7 @@ ControlMessage = (
     Hello
     | Welcome
     | Superseded
+    | Become
     | Load
     | Loaded
     | Form
@@ -211,6 +229,7 @@ ControlMessage = (
     | Stage
     | Prepared
     | Committed
+    | Discard
     | Stop
 )
 

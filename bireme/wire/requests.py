@@ -19,7 +19,7 @@ class Submit(RequestMessage, frozen=True):
 
     ``max_tokens`` counts outputs including those. ``journalled``: somebody else can resume it, so it is handed over
     at the end of an epoch; otherwise the coordinator keeps it and computes it anew in the next epoch. Lower
-    ``priority`` values are served first, as in vLLM.
+    ``priority`` values are served first, as in vLLM. ``text`` names the tokenizer that made the ids.
     """
 
     key: int
@@ -30,6 +30,7 @@ class Submit(RequestMessage, frozen=True):
     outputs: bytes = b""
     priority: int = 0
     journalled: bool = False
+    text: str = ""
 
 
 class Cancel(RequestMessage, frozen=True):
@@ -83,7 +84,10 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Serving(RequestMessage, frozen=True):
-    """Coordinator → HTTP on connect and on every change: whether new work is taken, and if not, why."""
+    """Coordinator → HTTP on connect and on every change: whether new work is taken, and if not, why.
+
+    It comes before the first tokens of other weights. ``source`` is their checkpoint, ``text`` names its tokenizer.
+    """
 
     serving: bool
     reason: str
@@ -93,6 +97,8 @@ class Serving(RequestMessage, frozen=True):
     model_revision: str
     generation: int
     limits: Limits
+    source: str = ""
+    text: str = ""
 
 
 RequestKinds = Submit | Cancel | Frame | Accepted | Refused | Serving

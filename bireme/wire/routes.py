@@ -23,12 +23,16 @@ class Route(msgspec.Struct, frozen=True):
     token_file: str
 
 
-class Routes(msgspec.Struct, frozen=True):
-    """Everything the router needs: the model's names (first the served one) and the leaders."""
+class Routes(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything the router needs: the model's names (first the served one) and the leaders.
+
+    ``weights`` shares new requests between model revisions while a canary runs; empty: the revision does not matter.
+    """
 
     v: int
     models: tuple[str, ...]
     groups: tuple[Route, ...]
+    weights: dict[str, int] = {}
 
 
 _routes: msgspec.json.Decoder[Routes] = msgspec.json.Decoder(Routes)

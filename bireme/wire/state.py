@@ -33,11 +33,17 @@ class StageState(msgspec.Struct, frozen=True):
 
 
 class ReloadState(msgspec.Struct, frozen=True):
-    """A reload under way: Idle | Staging | Prepared | Committing | Failed."""
+    """A reload under way: Idle | Staging | Prepared | Committing | Failed.
+
+    ``final``: these files can't be served, so the same wish is not worth posting again. ``wish`` is the request's.
+    """
 
     phase: str = "Idle"
     model_revision: str = ""
     message: str = ""
+    source: str = ""
+    final: bool = False
+    wish: int = 0
 
 
 class StateDocument(msgspec.Struct, frozen=True):
@@ -69,6 +75,7 @@ class StateDocument(msgspec.Struct, frozen=True):
     draining: bool
     limits: Limits
     stages: tuple[StageState, ...]
+    source: str = ""
 
     @property
     def ready(self) -> bool:
@@ -83,11 +90,17 @@ class DrainRequest(msgspec.Struct, frozen=True):
 
 
 class ReloadRequest(msgspec.Struct, frozen=True):
-    """`POST /reload`."""
+    """`POST /reload`: serve the checkpoint at ``source`` under the name ``model_revision``, without a restart.
+
+    ``mode`` finish: running requests end under the old weights, for at most ``deadline_s`` seconds, while new ones
+    wait; restart: they are computed anew under the new weights at once. ``wish`` numbers the operator's wishes.
+    """
 
     source: str
     model_revision: str
     mode: str = "finish"
+    deadline_s: float = 60.0
+    wish: int = 0
 
 
 class AbortRequest(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -12,15 +13,21 @@ from aiohttp import web
 
 from bireme_router.accounts import Accounts
 from bireme_router.discovery.keeper import Keeper
-from bireme_router.errors import BadRequest, ClientLeft, NoRoute
+from bireme_router.edge.certificate import Certificate
+from bireme_router.edge.errors import UnusableFile
+from bireme_router.edge.gate import Gate
+from bireme_router.edge.history import History
+from bireme_router.errors import BadRequest, ClientLeft, NoRoute, Unauthorized
 from bireme_router.exchange import Dispatch
 from bireme_router.groups import Groups
 from bireme_router.job import CHAT, COMPLETIONS
+from bireme_router.key_limits import KeyLimits
 from bireme_router.metrics import RouterMetrics
 from bireme_router.pages import Pages
 from bireme_router.policies.retry_budget import RetryBudget
 from bireme_router.proxy import Proxy
 from bireme_router.room import WaitingRoom
+from bireme_router.selection import Selection
 from bireme_router.settings import Settings
 from bireme_router.stream import error_response
 
@@ -28,7 +35,9 @@ log = logging.getLogger(__name__)
 
 _KEEPALIVE_S: Final = 10.0
 """Idle connections to workers are dropped well before their servers do, so that none is closed as we use it."""
-_READ_BUFFER: Final = 16 * 1024
+_READ_BUFFER: Final = 2 * 1024
+_RECEIVE_BUFFER: Final = 6 * 1024
+"""Bytes that the kernel may keep of one worker's stream, so that one read of a burst is no megabyte in this process."""
 _BACKLOG: Final = 1024
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -39,14 +48,20 @@ class Router:
 
     def __init__(self, settings: Settings, session: aiohttp.ClientSession) -> None:
         clock = asyncio.get_running_loop().time
-        groups = Groups(Accounts(), clock, random.random)
-        room = WaitingRoom(groups, settings.max_queued)
+        groups = Groups(Accounts(), clock)
+        selection = Selection(groups, clock, random.random)
+        room = WaitingRoom(selection, settings.max_queued)
+        limits = KeyLimits(settings.limits, clock)
         metrics = RouterMetrics(groups, room)
-        dispatch = Dispatch(settings, session, groups, room, metrics, RetryBudget(at=clock()))
-        self.proxy = Proxy(dispatch)
-        self.keeper = Keeper(settings.routes, groups, session)
+        dispatch = Dispatch(settings, session, groups, selection, room, limits, metrics, RetryBudget(at=clock()))
+        self._gate = Gate(settings)
+        self._certificate = _certificate(settings)
+        self.proxy = Proxy(dispatch, self._gate)
+        history = History(groups)
+        self._keeper = Keeper(settings.routes, groups, session, history.look)
+        pages = Pages(groups, metrics, self.proxy, history)
         self._runner = web.AppRunner(
-            _application(self.proxy, Pages(groups, metrics, self.proxy)),
+            _application(self.proxy, pages, self._gate),
             handler_cancellation=True,  # without it a worker learns of a client's leave only with its next token
             access_log=None,
             shutdown_timeout=0.01,  # `drain` has waited already
@@ -61,10 +76,20 @@ class Router:
             OSError: it can't be bound.
         """
         await self._runner.setup()
-        self._site = web.TCPSite(self._runner, self._settings.host, self._settings.port, backlog=_BACKLOG)
+        context = self._certificate.context if self._certificate else None
+        host, port = self._settings.host, self._settings.port
+        self._site = web.TCPSite(self._runner, host, port, backlog=_BACKLOG, ssl_context=context)
         await self._site.start()
         host, port = self._runner.addresses[0][:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "https" if context else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    async def follow(self) -> None:
+        """Keep what comes from outside up to date: routes, states, the certificate; until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keeper.run())
+            if self._certificate is not None:
+                tasks.create_task(self._certificate.follow())
 
     async def drain(self) -> None:
         """Stop accepting, and return when the last open request is answered."""
@@ -76,12 +101,13 @@ class Router:
     async def close(self) -> None:
         """End everything that is still open."""
         await self._runner.cleanup()
+        self._gate.close()
 
 
 @contextlib.asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Router]:
     """A router with its client session, closed at the end."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S, socket_factory=_small_socket)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_timeout_s)
     async with aiohttp.ClientSession(
         connector=connector,
@@ -98,18 +124,45 @@ async def running(settings: Settings) -> AsyncIterator[Router]:
             await router.close()
 
 
-def _application(proxy: Proxy, pages: Pages) -> web.Application:
+def _small_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    made = socket.socket(*address[:3])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+    return made
+
+
+def _certificate(settings: Settings) -> Certificate | None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    try:
+        return Certificate(settings.tls_cert, settings.tls_key)
+    except OSError as error:
+        raise UnusableFile(f"{settings.tls_cert} and {settings.tls_key} can't be loaded: {error}") from error
+
+
+def _application(proxy: Proxy, pages: Pages, gate: Gate) -> web.Application:
     application = web.Application(middlewares=[_openai_errors], client_max_size=0)
     routes = application.router
     for path in (CHAT, COMPLETIONS):
         routes.add_post(path, proxy.handle, expect_handler=proxy.on_expect)
-    routes.add_get("/v1/models", pages.models)
-    routes.add_get("/v1/models/{name:.+}", pages.model)
+    for path, page in (
+        ("/v1/models", pages.models),
+        ("/v1/models/{name:.+}", pages.model),
+        ("/admin/routes", pages.routes),
+    ):
+        routes.add_get(path, _guarded(gate, page))
+    routes.add_get("/", pages.page)
     routes.add_get("/livez", pages.livez)
     routes.add_get("/readyz", pages.readyz)
     routes.add_get("/metrics", pages.metrics)
-    routes.add_get("/debug/groups", pages.groups)
     return application
+
+
+def _guarded(gate: Gate, page: _Handler) -> _Handler:
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        gate.let_in(request)
+        return await page(request)
+
+    return guarded
 
 
 @web.middleware
@@ -121,5 +174,7 @@ async def _openai_errors(request: web.Request, handler: _Handler) -> web.StreamR
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
         return error_response(BadRequest(f"{request.path} takes {allowed}, not {request.method}", 405), "")
+    except Unauthorized as error:
+        return error_response(error, "")
     except ClientLeft:
         return web.Response(status=499)  # nobody reads it

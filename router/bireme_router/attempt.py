@@ -18,6 +18,7 @@ from bireme_router.job import Job
 from bireme_router.journal import JournalReader, OtherRevision
 from bireme_router.outcome import Failed, Finished, Lost, Outcome, Refused
 from bireme_router.policies.avoidance import Setback
+from bireme_router.revisions import Revision
 from bireme_router.settings import Settings
 from bireme_router.sink import Sink
 from bireme_router.transcript import Transcript
@@ -41,6 +42,7 @@ class Attempt:
         transcript: Transcript,
         sink: Sink,
         lease: Lease,
+        revision: Revision,
     ) -> None:
         self._session = session
         self._settings = settings
@@ -48,6 +50,9 @@ class Attempt:
         self._transcript = transcript
         self._sink = sink
         self._lease = lease
+        self._revision = revision
+        self._sent_at = 0.0
+        self._flowing = False
         self._clock = asyncio.get_running_loop().time
         self._reader = JournalReader(transcript)
         self._limit = asyncio.timeout(settings.first_token_timeout_s)
@@ -57,7 +62,7 @@ class Attempt:
 
     async def run(self, body: bytes, number: int) -> Outcome:
         """Send ``body`` as attempt ``number`` (from 1) and relay the answer."""
-        self._lease.touched = self._clock()
+        self._sent_at = self._lease.touched = self._clock()
         try:
             async with self._limit:
                 self._lease.abandon = self._abandon
@@ -118,8 +123,13 @@ class Attempt:
 
     def _progress(self, tokens: int) -> None:
         now = self._clock()
-        self._lease.touched = now
-        self._lease.emitted(tokens)
+        lease = self._lease
+        if self._flowing:
+            self._revision.gap.observe((now - lease.touched) / tokens, tokens)
+        else:
+            self._flowing = True
+            self._revision.first_token.observe(now - self._sent_at)
+        lease.emitted(tokens, now)
         if now - self._set_at > self._settings.idle_timeout_s / _SLACK:
             self._wait_for_next(now)
 

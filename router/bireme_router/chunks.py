@@ -59,7 +59,7 @@ class _Choice:
             elif name == "text":
                 self._text.append(value)
                 self._fields["text"] = None
-            elif name == "logprobs":
+            elif name == "logprobs" or isinstance(value, list):
                 self._fields[name] = _merged(self._fields.get(name), value)
             elif name != "index" and (value is not None or name not in self._fields):
                 self._fields[name] = value

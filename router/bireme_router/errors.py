@@ -2,6 +2,7 @@
 
 RouterError
 ├── BadRequest         400, 405, 413   the client's mistake; nothing was sent
+├── Unauthorized       401             no API key, or an unknown one
 ├── NoRoute            404             no such model or path
 ├── NotTaken           429, 503, 504   nothing was processed: wait and ask again (Retry-After)
 ├── DeadlinePassed     504             its time is over, part of it may have been computed
@@ -50,6 +51,19 @@ class BadRequest(RouterError):
 
     def __init__(self, message: str, status: int = Admission.NEVER_FITS) -> None:
         super().__init__(status, message)
+
+
+class Unauthorized(RouterError):
+    """No API key, or one that is not known."""
+
+    kind = "invalid_request_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Admission.UNAUTHORIZED, message, code="invalid_api_key")
+
+    def headers(self) -> dict[str, str]:
+        """The scheme that is asked for."""
+        return super().headers() | {"www-authenticate": "Bearer"}
 
 
 class NoRoute(RouterError):

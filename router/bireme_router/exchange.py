@@ -16,19 +16,20 @@ from bireme.names import Admission
 from bireme_router.accounts import Lease
 from bireme_router.attempt import Attempt
 from bireme_router.errors import DeadlinePassed, EngineFailed, GroupsLost, NotTaken, WorkerRefused
-from bireme_router.groups import Groups, Wish
+from bireme_router.groups import Groups
 from bireme_router.headers import returned
 from bireme_router.job import Job
+from bireme_router.key_limits import KeyLimits
 from bireme_router.metrics import RouterMetrics
-from bireme_router.outcome import Failed, Lost, Outcome, Refused
+from bireme_router.outcome import Failed, Finished, Lost, Outcome, Refused
 from bireme_router.policies.avoidance import Setback, leave_alone_s
 from bireme_router.policies.continuation import GoOn, how_to_go_on, may_try_again
-from bireme_router.policies.cost import OUTPUT_GUESS, Cost, remaining_cost, typical
+from bireme_router.policies.cost import OUTPUT_GUESS, remaining_cost, typical
 from bireme_router.policies.eligible import Key
-from bireme_router.policies.retry_after import retry_after_s
 from bireme_router.policies.retry_budget import RetryBudget
 from bireme_router.policies.unprocessed import asks_elsewhere
 from bireme_router.room import WaitingRoom
+from bireme_router.selection import Selection, Wish
 from bireme_router.settings import Settings
 from bireme_router.sink import Sink
 from bireme_router.transcript import Transcript
@@ -43,7 +44,9 @@ class Dispatch:
     settings: Settings
     session: aiohttp.ClientSession
     groups: Groups
+    selection: Selection
     room: WaitingRoom
+    limits: KeyLimits
     metrics: RouterMetrics
     budget: RetryBudget
     typical_output: float = OUTPUT_GUESS
@@ -72,6 +75,7 @@ class Exchange:
         self._setbacks: Counter[Key] = Counter()
         self._sent = 0
         self._losses = 0
+        self._charged = 0
         self._trouble = ""
 
     async def run(self) -> None:
@@ -82,12 +86,15 @@ class Exchange:
             ClientLeft: there is nobody to answer to.
         """
         dispatch = self._shared
+        dispatch.limits.admit(self._job.key, self._cost.tokens)
         dispatch.budget = dispatch.budget.admitted(self._clock())
         try:
             async with asyncio.timeout_at(self._job.deadline):
                 await self._until_answered()
         except TimeoutError:
             raise self._too_late() from None
+        finally:
+            self._settle()
         dispatch.typical_output = typical(dispatch.typical_output, self._transcript.tokens)
 
     async def _until_answered(self) -> None:
@@ -120,26 +127,51 @@ class Exchange:
             transcript=self._transcript,
             sink=self._sink,
             lease=lease,
+            revision=(revision := shared.metrics.revision(lease.revision)),
         )
-        return await attempt.run(self._job.body(self._transcript.resume()), self._sent)
+        resume = self._transcript.resume()
+        outcome = await attempt.run(self._job.body(resume), self._sent)
+        revision.ended(outcome)
+        if resume is None and isinstance(outcome, Finished):
+            self._verify(lease)
+        return outcome
 
     async def _place(self) -> Lease:
         begun = self._transcript.visible
         limit = None if begun else self._shared.settings.queue_timeout_s
+        came = self._clock()
         try:
             async with asyncio.timeout(limit) as waiting:
-                return await self._shared.room.take(self._wish(), begun=begun)
+                lease = await self._shared.room.take(self._wish(), begun=begun)
         except TimeoutError:
             if not waiting.expired():
                 raise
             raise self._no_group(limit or 0.0) from None
+        if not begun:
+            self._charged += self._cost.tokens
+            self._shared.metrics.queued[self._job.priority].observe(self._clock() - came)
+        return lease
 
     def _wish(self) -> Wish:
-        transcript = self._transcript
-        if not transcript.begun:
-            return Wish(self._cost, None, self._avoid)
-        cost: Cost = remaining_cost(self._cost, len(transcript.prompt), transcript.tokens)
-        return Wish(cost, transcript.model_revision, self._avoid)
+        transcript, job = self._transcript, self._job
+        cost, revision = self._cost, None
+        if transcript.begun:
+            cost = remaining_cost(cost, len(transcript.prompt), transcript.tokens)
+            revision = transcript.model_revision
+        patience = min(self._shared.settings.queue_timeout_s, job.deadline - self._clock())
+        return Wish(cost, revision, self._avoid, job.priority, job.key, job.trail, patience)
+
+    def _verify(self, lease: Lease) -> None:
+        reported = self._transcript.cached_tokens
+        if reported is not None:
+            predicted = round(lease.predicted_share * len(self._transcript.prompt))
+            self._shared.groups.affinity.verified(lease.key, predicted, reported)
+
+    def _settle(self) -> None:
+        """What was charged by guess is set right, for fairness and for the key's rate."""
+        actual = len(self._transcript.prompt) + self._transcript.tokens
+        self._shared.room.settle(self._job.key, actual - self._charged)
+        self._shared.limits.settle(self._job.key, actual - self._cost.tokens)
 
     async def _after_refusal(self, lease: Lease, refused: Refused) -> None:
         self._set_back(lease, Setback.REFUSED, refused.retry_after_s)
@@ -148,7 +180,7 @@ class Exchange:
             refused.status,
             unprocessed=refused.unprocessed,
             resuming=self._transcript.begun,
-            others=self._shared.groups.would_take(self._wish()),
+            others=self._shared.selection.would_take(self._wish()),
         )
         if not again or self._shared.settings.retry_attempts == 1:
             raise WorkerRefused(refused.status, refused.body, returned(refused.headers))
@@ -192,7 +224,7 @@ class Exchange:
         return NotTaken(
             Admission.NOT_SERVING,
             f"no group could take the request within {waited_s:g} s{self._because()}: ask again later",
-            retry_after_s(self._shared.groups.promises()),
+            self._shared.room.retry_after_s(),
         )
 
     def _too_late(self) -> NotTaken | DeadlinePassed:
@@ -204,7 +236,7 @@ class Exchange:
         return NotTaken(
             Admission.DEADLINE,
             f"no group could take the request within {seconds:g} s, its limit: allow more time or ask again later",
-            retry_after_s(self._shared.groups.promises()),
+            self._shared.room.retry_after_s(),
         )
 
     def _given_up(self, way: GoOn) -> GroupsLost:

@@ -1,38 +1,26 @@
 """The router's picture of every group: its route, what its leader last said, and this router's own reasons against it.
 
 One leader per group counts: the one with the highest incarnation in the routes. State comes from `/watch` only; a
-document of another group or incarnation than the route names is not believed.
+document of another group or incarnation than the route names is not believed. Who gets a request is decided in
+``selection``.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 
 from bireme.wire.routes import Route, Routes
 from bireme.wire.state import StateDocument
 from bireme_router.accounts import Accounts, Lease, Whereabouts
+from bireme_router.affinity import Affinity
 from bireme_router.policies.abandonment import why_abandon
-from bireme_router.policies.cost import Cost
-from bireme_router.policies.eligible import Key, Standing, why_not, why_not_ready
-from bireme_router.policies.two_choices import two_choices
+from bireme_router.policies.concurrency import Slots
+from bireme_router.policies.cost import Work
+from bireme_router.policies.eligible import Key, Standing, takes_requests, why_not_ready
+from bireme_router.policies.foreign import corrected
 
 log = logging.getLogger(__name__)
 
 NOT_HEARD = "its /watch has not been heard yet"
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What a request needs. ``avoid``: targets that failed it, until when; ``model_revision`` None: any."""
-
-    cost: Cost
-    model_revision: str | None
-    avoid: Mapping[Key, float]
-
-    @property
-    def takes_any(self) -> bool:
-        """Whether any group will do."""
-        return self.model_revision is None and not self.avoid
 
 
 class Group:
@@ -42,10 +30,18 @@ class Group:
         self.route = route
         self.where = where
         self.document: StateDocument | None = None
+        self.key = Key(route.pod, 0)
+        """The target that the group is now."""
+        self.slots = Slots(0, 0, 1)
+        """What its leader takes at the same time."""
         self.unknown = NOT_HEARD
         self.unknown_since = now
         self.epoch_since = now
         self.suspicion = ""
+        self.ready_since = now
+        self.foreign = Work(0, 0.0)
+        """Work that the leader told of and this router did not send: that of other routers and clients."""
+        self.corrected_at = now
 
     @property
     def label(self) -> str:
@@ -53,9 +49,20 @@ class Group:
         return str(self.route.index)
 
     @property
-    def key(self) -> Key:
-        """The target that the group is now."""
-        return Key(self.route.pod, self.document.epoch if self.document else 0)
+    def model_revision(self) -> str:
+        """Whose weights answer there."""
+        return self.document.model_revision if self.document else ""
+
+    def take(self, said: StateDocument) -> None:
+        """What its leader said last; whatever spoke against the group is past."""
+        self.document, self.unknown, self.suspicion = said, "", ""
+        self.key = Key(self.route.pod, said.epoch)
+        self.slots = Slots(said.limits.running, said.limits.queue, max(len(said.stages), 1))
+
+    def takes_requests(self, *, panic: bool) -> bool:
+        """Whether it may be used, full or not."""
+        state = self.document.state if self.document else ""
+        return takes_requests(self.unknown, state, "" if panic else self.suspicion)
 
     def standing(self, in_flight: int) -> Standing:
         """The facts by which ``policies.eligible`` decides."""
@@ -68,25 +75,31 @@ class Group:
             suspicion=self.suspicion,
             in_flight=in_flight,
             capacity=said.limits.running + said.limits.queue if said else 0,
-            model_revision=said.model_revision if said else "",
+            model_revision=self.model_revision,
         )
 
 
 class Groups:
     """All groups. ``on_change`` runs whenever a waiting request may have become sendable."""
 
-    def __init__(self, accounts: Accounts, clock: Callable[[], float], draw: Callable[[], float]) -> None:
+    def __init__(self, accounts: Accounts, clock: Callable[[], float]) -> None:
         self.accounts = accounts
+        self.affinity = Affinity()
         self.models: tuple[str, ...] | None = None
         """Names that clients may use; None until routes are known."""
+        self.weights: Mapping[str, int] = {}
+        """Shares of new requests by model revision, during a canary."""
         self.on_change: Callable[[], None] = _nothing
         self._clock = clock
-        self._draw = draw
         self._groups: dict[str, Group] = {}
 
     def all(self) -> list[Group]:
         """Every group, by index."""
         return sorted(self._groups.values(), key=lambda group: group.route.index)
+
+    def unordered(self) -> Iterable[Group]:
+        """Every group, without the sorting."""
+        return self._groups.values()
 
     def standing(self, group: Group) -> Standing:
         """The facts about one group."""
@@ -98,7 +111,7 @@ class Groups:
 
     def apply(self, routes: Routes, tokens: Mapping[str, str]) -> None:
         """New routes: unchanged leaders keep their state, others start unknown. ``tokens`` by pod."""
-        self.models = routes.models
+        self.models, self.weights = routes.models, routes.weights
         newest: dict[str, Route] = {}
         for route in routes.groups:
             if route.group not in newest or newest[route.group].incarnation < route.incarnation:
@@ -123,7 +136,8 @@ class Groups:
         before = why_not_ready(self.standing(group))
         if group.document is None or group.document.epoch != document.epoch:
             group.epoch_since = self._clock()
-        group.document, group.unknown, group.suspicion = document, "", ""
+        group.take(document)
+        self._correct(group, document)
         self._report(group, before)
 
     def silent(self, route: Route, reason: str) -> None:
@@ -146,36 +160,31 @@ class Groups:
         group.suspicion = reason
         self._report(group, before)
 
-    def would_take(self, wish: Wish) -> bool:
-        """Whether ``choose`` would find a place now."""
-        return bool(self._candidates(wish))
-
-    def choose(self, wish: Wish) -> Lease | None:
-        """A place on the better of two groups, untried ones first; None when there is none now."""
-        candidates = self._candidates(wish)
-        if not candidates:
-            return None
-        loads = [self.accounts.outstanding(group.key) for group in candidates]
-        group = candidates[two_choices(loads, (self._draw(), self._draw()))]
-        return Lease(self.accounts.of(group.key, group.label), wish.cost, group.where, self._released)
-
     def abandon_lost(self) -> None:
         """End the streams that only look alive, and forget accounts that nothing uses."""
         now = self._clock()
         for lease in self.accounts.leases():
             if reason := self._why_abandon(lease, now):
                 lease.abandon(reason)
-        self.accounts.forget_idle(but={group.key for group in self._groups.values()})
+        current = {group.key for group in self._groups.values()}
+        self.accounts.forget_idle(but=current)
+        self.accounts.measure()
+        self.affinity.forget_all(but=current)
+
+    def changed(self) -> None:
+        """A place has become free."""
+        self.on_change()
 
     def promises(self) -> list[float]:
         """When the groups say that they will be back, seconds."""
         return [group.document.retry_after_s for group in self._groups.values() if group.document]
 
-    def _candidates(self, wish: Wish) -> list[Group]:
-        fits = [group for group in self._groups.values() if not why_not(self.standing(group), wish.model_revision)]
-        untried = [group for group in fits if group.key not in wish.avoid]
-        now = self._clock()
-        return untried or [group for group in fits if wish.avoid[group.key] <= now]
+    def _correct(self, group: Group, said: StateDocument) -> None:
+        now, own = self._clock(), self.accounts.work(group.key)
+        others = max(said.running + said.waiting - self.accounts.in_flight(group.key), 0)
+        foreign = Work(max(said.queued_prefill_tokens - own.prefill, 0), others * self.accounts.mean_blocks())
+        group.foreign = corrected(group.foreign, foreign, now - group.corrected_at)
+        group.corrected_at = now
 
     def _why_abandon(self, lease: Lease, now: float) -> str:
         group = self._groups.get(lease.key.pod)
@@ -191,11 +200,10 @@ class Groups:
         group = self._groups.get(route.pod)
         return group if group is not None and group.route == route else None
 
-    def _released(self) -> None:
-        self.on_change()
-
     def _report(self, group: Group, before: str) -> None:
         after = why_not_ready(self.standing(group))
+        if before and not after:
+            group.ready_since = self._clock()
         if bool(after) != bool(before) or (after and before == NOT_HEARD):
             epoch = group.document.epoch if group.document else 0
             log.info("group %s (%s, epoch %d): %s", group.label, group.route.pod, epoch, after or "ready")

@@ -43,11 +43,15 @@ _REWRITTEN: Final = frozenset(
 _OF_THE_CONNECTION: Final = frozenset(
     ("content-length", "content-encoding", "date", "server", "set-cookie", str(Header.REQUEST_ID))
 )
+_KEPT_FROM_WORKERS: Final = _HOP_BY_HOP | _REWRITTEN
+_KEPT_FROM_CLIENTS: Final = _HOP_BY_HOP | _OF_THE_CONNECTION
 
 
 def forwarded(headers: CIMultiDictProxy[str]) -> dict[str, str]:
     """The client's headers that a worker gets."""
-    dropped = _HOP_BY_HOP | _REWRITTEN | _named_by_connection(headers.getall("connection", ()))
+    dropped = _KEPT_FROM_WORKERS
+    if "connection" in headers:
+        dropped |= _named_by_connection(headers.getall("connection"))
     return {
         lower: value
         for name, value in headers.items()
@@ -57,7 +61,9 @@ def forwarded(headers: CIMultiDictProxy[str]) -> dict[str, str]:
 
 def returned(headers: Mapping[str, str]) -> dict[str, str]:
     """The worker's headers that a client gets."""
-    dropped = _HOP_BY_HOP | _OF_THE_CONNECTION | _named_by_connection([headers.get("connection", "")])
+    dropped = _KEPT_FROM_CLIENTS
+    if "connection" in headers:
+        dropped |= _named_by_connection([headers["connection"]])
     return {lower: value for name, value in headers.items() if (lower := name.lower()) not in dropped}
 
 

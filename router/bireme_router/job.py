@@ -15,8 +15,12 @@ from typing import Any, Final
 import msgspec
 
 from bireme.wire.journal import Extension, Resume
+from bireme_router.affinity import Trail
+from bireme_router.caller import Caller
 from bireme_router.errors import BadRequest, NoRoute
 from bireme_router.policies.cost import Cost, expected_cost
+from bireme_router.policies.prefix_credit import chain
+from bireme_router.policies.priority import Priority, of_number
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
@@ -40,6 +44,9 @@ class Job:
     choices: int
     max_tokens: int | None
     body_bytes: int
+    key: str
+    priority: Priority
+    trail: Trail = field(repr=False)
     fields: dict[str, Any] = field(repr=False)
 
     def cost(self, typical_output: float) -> Cost:
@@ -104,13 +111,14 @@ def make_job(
     body_bytes: int,
     request_id: str,
     headers: Mapping[str, str],
+    caller: Caller,
     now: float,
     limit_s: float,
 ) -> Job:
     """What the fields ask.
 
     Raises:
-        BadRequest: `stream` or `stream_options` can't be right.
+        BadRequest: `stream`, `stream_options` or `priority` can't be right.
     """
     wants_stream = fields.get("stream") or False
     if not isinstance(wants_stream, bool):
@@ -123,6 +131,8 @@ def make_job(
     sent = {**fields, "stream": True}
     if options is not None:
         sent["stream_options"] = options
+    if caller.priority is not None:
+        sent.setdefault("priority", caller.priority - Priority.STANDARD)
     return Job(
         path=path,
         request_id=request_id,
@@ -136,8 +146,29 @@ def make_job(
         choices=_choices(fields),
         max_tokens=_max_tokens(fields),
         body_bytes=body_bytes,
+        key=caller.key,
+        priority=_priority(caller, fields),
+        trail=_trail(caller, fields),
         fields=sent,
     )
+
+
+def _priority(caller: Caller, fields: dict[str, Any]) -> Priority:
+    given = fields.get("priority")
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+        raise BadRequest("`priority` must be an integer: lower goes first, 0 is usual")
+    return caller.priority if caller.priority is not None else of_number(given or 0)
+
+
+def _trail(caller: Caller, fields: dict[str, Any]) -> Trail:
+    """What the prompt begins with, in the order of a chat template: tools, then messages."""
+    prompt = fields.get("prompt")
+    if isinstance(prompt, str):
+        text = prompt.encode(errors="replace")
+    else:
+        parts = (fields.get(name) for name in ("tools", "messages", "prompt"))
+        text = b"".join(msgspec.json.encode(part) for part in parts if part is not None)
+    return Trail(chain(text), len(text), caller.session)
 
 
 def _choices(fields: dict[str, Any]) -> int:

@@ -22,9 +22,17 @@ class _Choice(msgspec.Struct):
     delta: _Delta | None = None
 
 
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens_details: _Details | None = None
+
+
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
-    usage: dict[str, object] | None = None
+    usage: _Usage | None = None
     error: object = None
 
 
@@ -61,7 +69,10 @@ class JournalReader:
         """The events that ``data`` makes whole, for the client as they are."""
         events: list[bytes] = []
         try:
-            self._read(data, events)
+            if not self._block and self._entry is None and self._splitter.is_empty:
+                data = data[self._skim(data, events) :]
+            if data:
+                self._read(data, events)
         except Garbled as error:
             self._give_up(error)
         return events
@@ -75,6 +86,24 @@ class JournalReader:
             except Garbled as error:
                 self._give_up(error)
         return events
+
+    def _skim(self, data: bytes, events: list[bytes]) -> int:
+        """How many bytes are pairs of ids and their one-line event, as usual: taken without cutting lines."""
+        at = 0
+        while data.startswith(JOURNAL_PREFIX, at):
+            event_at = data.find(b"\n", at) + 1
+            end = data.find(b"\n", event_at) + 2
+            # Without a line end ``find`` counts from -1: neither place then holds what is looked for.
+            if not (event_at and data.startswith(b"data:", event_at) and end > 1 and data.startswith(b"\n", end - 1)):
+                break
+            entry = read_journal(data[at : event_at - 1])
+            if not isinstance(entry, Emitted) or entry.finish_reason is not None or not entry.token_ids:
+                break
+            self._transcript.emitted(entry.choice, entry.token_ids, None)
+            self.tokens += len(entry.token_ids)
+            events.append(data[event_at:end])
+            at = end
+        return at
 
     def _read(self, data: bytes, events: list[bytes]) -> None:
         block = self._block
@@ -158,6 +187,8 @@ class JournalReader:
             return True
         first = not self._transcript.usage_delivered
         self._transcript.usage_delivered = True
+        if (details := chunk.usage.prompt_tokens_details) is not None:
+            self._transcript.cached_tokens = details.cached_tokens
         return first
 
     def _is_first_greeting(self, chunk: _Chunk) -> bool:

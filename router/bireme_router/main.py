@@ -13,6 +13,7 @@ import uvloop
 from bireme.names import Exit
 from bireme.process import die_with_parent
 from bireme_router.app import Router, running
+from bireme_router.edge.errors import UnusableFile
 from bireme_router.settings import Settings, read_settings
 
 log = logging.getLogger("bireme_router")
@@ -26,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings))
+    except UnusableFile as error:
+        print(f"bireme-router: {error}", file=sys.stderr)
+        return Exit.BAD_CONFIGURATION
     except Exception:
         log.exception("the router ends: this is a fault in it, please report it")
         return Exit.INTERNAL
@@ -52,7 +56,7 @@ def _quiet_collector() -> None:
 
 
 async def _until_stopped(router: Router) -> None:
-    keeping = asyncio.create_task(router.keeper.run())
+    keeping = asyncio.create_task(router.follow())
     stop, now = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:

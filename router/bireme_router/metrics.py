@@ -1,15 +1,19 @@
 """The router's Prometheus metrics; every series exists from the start, so that a rate over it is never empty."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from bireme.names import Admission, Metric
 from bireme_router.groups import Groups
+from bireme_router.histogram import QUEUE_S, Histogram, family
 from bireme_router.policies.eligible import why_not_ready
+from bireme_router.policies.priority import Priority
+from bireme_router.revisions import Revision, Verdict
 from bireme_router.room import WaitingRoom
 
 _OTHER_CODES: Final = (200, 405, 409, 422, 500)
@@ -25,13 +29,34 @@ class RouterMetrics:
         self.resends = Counter(*_named(Metric.ROUTER_RESENDS), registry=self._registry)
         self.resumes = Counter(*_named(Metric.ROUTER_RESUMES), registry=self._registry)
         self.disconnects = Counter(*_named(Metric.ROUTER_DISCONNECTS), registry=self._registry)
+        self.queued = {priority: Histogram(QUEUE_S) for priority in Priority}
+        self._revisions: dict[str, Revision] = {}
         for code in sorted({*_OTHER_CODES, *map(int, Admission)}):
             self._requests.labels(str(code))
+        self._room = room
         self._registry.register(_Gauges(groups, room))
+        self._registry.register(_Served(groups, self.queued, self._revisions))
 
     def answered(self, code: int) -> None:
         """A client got its answer; a stream that ended with an error event counts under the error's code."""
         self._requests.labels(str(code)).inc()
+
+    def revision(self, name: str) -> Revision:
+        """The series of one model revision."""
+        revision = self._revisions.get(name)
+        if revision is None:
+            revision = self._revisions[name] = Revision()
+        return revision
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a group now."""
+        return self._room.waiting
+
+    @property
+    def revisions(self) -> Mapping[str, Revision]:
+        """All of them so far."""
+        return self._revisions
 
     def page(self) -> bytes:
         """The exposition text."""
@@ -46,6 +71,9 @@ class _Gauges(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         waiting = GaugeMetricFamily(*_named(Metric.ROUTER_WAITING))
         waiting.add_metric([], self._room.waiting)
+        by_class = GaugeMetricFamily(*_named(Metric.ROUTER_WAITING_CLASS), labels=["priority"])
+        for priority in Priority:
+            by_class.add_metric([priority.name.lower()], self._room.waiting_of(priority))
         in_flight = GaugeMetricFamily(*_named(Metric.ROUTER_IN_FLIGHT), labels=["group"])
         outstanding = GaugeMetricFamily(*_named(Metric.ROUTER_OUTSTANDING), labels=["group"])
         ready = GaugeMetricFamily(*_named(Metric.ROUTER_GROUP_READY), labels=["group"])
@@ -56,7 +84,35 @@ class _Gauges(Collector):
             outstanding.add_metric([label], tokens)
         for group in groups:
             ready.add_metric([group.label], 0 if why_not_ready(self._groups.standing(group)) else 1)
-        return [waiting, in_flight, outstanding, ready]
+        return [waiting, by_class, in_flight, outstanding, ready]
+
+
+class _Served(Collector):
+    """How requests were served: by class, by model revision, and how well prefixes were predicted."""
+
+    def __init__(self, groups: Groups, queued: dict[Priority, Histogram], revisions: dict[str, Revision]) -> None:
+        self._affinity = groups.affinity
+        self._queued = queued
+        self._revisions = revisions
+
+    def collect(self) -> Iterable[Family]:
+        predicted = CounterMetricFamily(*_named(Metric.ROUTER_PREDICTED_CACHED), value=self._affinity.predicted)
+        reported = CounterMetricFamily(*_named(Metric.ROUTER_REPORTED_CACHED), value=self._affinity.reported)
+        attempts = CounterMetricFamily(*_named(Metric.ROUTER_ATTEMPTS), labels=["model_revision", "outcome"])
+        for name, revision in self._revisions.items():
+            for verdict in Verdict:
+                attempts.add_metric([name, verdict], revision.attempts[verdict])
+        queued = {priority.name.lower(): histogram for priority, histogram in self._queued.items()}
+        first = {name: revision.first_token for name, revision in self._revisions.items()}
+        gaps = {name: revision.gap for name, revision in self._revisions.items()}
+        return [
+            predicted,
+            reported,
+            attempts,
+            family(_named(Metric.ROUTER_QUEUE_SECONDS), "priority", queued),
+            family(_named(Metric.ROUTER_FIRST_TOKEN), "model_revision", first),
+            family(_named(Metric.ROUTER_TOKEN_GAP), "model_revision", gaps),
+        ]
 
 
 def _named(metric: Metric) -> tuple[str, str]:

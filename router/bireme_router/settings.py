@@ -16,13 +16,16 @@ from bireme.names import Exit, Port
 _ABOUT: Final = """\
 One OpenAI-compatible address in front of many groups.
 
-Requests go to the less loaded of two groups drawn at random; what is provably unprocessed is sent again elsewhere;
-a stream whose group is lost goes on where another group can take it, and its client sees no seam."""
+Requests go to the cheaper of two groups drawn at random and of those that know the prompt's beginning; what is
+provably unprocessed is sent again elsewhere; a stream whose group is lost goes on where another group can take it,
+and its client sees no seam."""
 
 _OVERLOAD: Final = """\
 what a client is told, and when:
-  400  malformed request, or it can never fit        404  no such model or path
-  413  body over --max-body-bytes                    429  --max-queued requests wait already, or every group is full
+  400  malformed request, or it can never fit        401  no API key or an unknown one, with --api-keys
+                                                     404  no such model or path
+  413  body over --max-body-bytes                    429  --max-queued requests wait already, the wait would be
+                                                          too long, every group is full, or a key is over --limits
   502  lost --retry-attempts times without progress  503  no group within --queue-timeout, or the router stops
   504  --total-timeout or x-request-timeout passed   429, 503 and a 504 without a send carry Retry-After
 
@@ -45,6 +48,11 @@ class Settings:
     first_token_timeout_s: float = 300.0
     idle_timeout_s: float = 60.0
     total_timeout_s: float = 3600.0
+    limits: Path | None = None
+    api_keys: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    access_log: Path | None = None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -55,7 +63,10 @@ class _Parser(argparse.ArgumentParser):
 
 def read_settings(arguments: Sequence[str]) -> Settings:
     """Parse the command line; ends the process with 64 and a text when it can't be right."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if (options.tls_cert is None) != (options.tls_key is None):
+        parser.error("--tls-cert and --tls-key go together")
     return Settings(
         routes=options.routes,
         host=options.host,
@@ -68,6 +79,11 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         first_token_timeout_s=options.first_token_timeout,
         idle_timeout_s=options.idle_timeout,
         total_timeout_s=options.total_timeout,
+        limits=options.limits,
+        api_keys=options.api_keys,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        access_log=options.access_log,
     )
 
 
@@ -83,10 +99,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--routes", type=Path, required=True, metavar="FILE", help="routes file; read again whenever it changes")
     add("--host", default=Settings.host, metavar="H", help="address to listen on (%(default)s)")
     add("--port", type=whole, default=Settings.port, metavar="P", help="port to listen on; 0 picks one (%(default)s)")
-    add("--tls", choices=("none",), default="none", help="transport security of the port (%(default)s)")
+    _add_edge(parser.add_argument_group("edge: files are read again when they change"))
     _add_limits(parser.add_argument_group("limits, each with its own clear error"))
     _add_timeouts(parser.add_argument_group("timeouts, in seconds"))
     return parser
+
+
+def _add_edge(group: "argparse._ArgumentGroup") -> None:
+    table = (
+        ("api-keys", "let in only who knows a key: JSON file with names by SHA-256; else 401 (everybody)"),
+        ("tls-cert", "certificate chain, PEM: the port speaks TLS (plain)"),
+        ("tls-key", "its private key, PEM"),
+        ("access-log", "append one JSON line per request; - is standard output (none)"),
+    )
+    for name, text in table:
+        group.add_argument(f"--{name}", type=Path, metavar="FILE", help=text)
 
 
 def _add_limits(group: "argparse._ArgumentGroup") -> None:
@@ -104,6 +131,14 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         default=Settings.max_queued,
         metavar="N",
         help="requests that may wait here for a group, above it 429 (%(default)s)",
+    )
+    group.add_argument(
+        "--limits",
+        type=Path,
+        default=Settings.limits,
+        metavar="FILE",
+        help="JSON file with requests and tokens per minute by API key, above them 429; read again when it changes "
+        "(none)",
     )
     group.add_argument(
         "--retry-attempts",

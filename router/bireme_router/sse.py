@@ -21,6 +21,11 @@ class LineSplitter:
         self._parts: list[bytes] = []
         self._held = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the last line is complete."""
+        return not self._parts
+
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that ``data`` completes, without their LF (a CR before it stays).
 

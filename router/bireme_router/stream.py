@@ -3,6 +3,7 @@
 The status line is held back until the first event, so that an early failure is an HTTP status and not an event.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
@@ -14,7 +15,7 @@ from bireme_router.errors import ClientLeft, RouterError
 from bireme_router.headers import returned
 from bireme_router.sse import event_of
 
-_WRITE_BUFFER: Final = 16 * 1024
+_WRITE_BUFFER: Final = 8 * 1024
 """Bytes per client that wait in this process at most, before reading from the worker stops."""
 
 
@@ -27,6 +28,12 @@ class StreamSink:
         self._response: web.StreamResponse | None = None
         self._writer: StreamWriter | None = None
         self._transport = request.transport
+        self.first_at: float | None = None
+        """When the answer began, on the loop's clock."""
+        self.sent = 0
+        """Bytes of the body so far."""
+        self._chunks: asyncio.Transport | None = None
+        """Where further chunks go without a detour, once the head is out."""
 
     @property
     def congested(self) -> bool:
@@ -36,8 +43,15 @@ class StreamSink:
     async def write(self, events: list[bytes], headers: Mapping[str, str]) -> None:
         """Send whole events."""
         try:
+            data = events[0] if len(events) == 1 else b"".join(events)
+            self.sent += len(data)
+            if self._chunks is not None:
+                _write_chunk(self._chunks, data)
+                return
             writer = self._writer or await self._start(headers)
-            await writer.write(events[0] if len(events) == 1 else b"".join(events), drain=False)
+            await writer.write(data, drain=False)
+            if writer.chunked:  # its head has gone out with this write
+                self._chunks = writer.transport
         except ConnectionError as error:
             raise ClientLeft from error
 
@@ -76,11 +90,18 @@ class StreamSink:
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=_WRITE_BUFFER)
         self._response = response
+        self.first_at = asyncio.get_running_loop().time()
         writer = await response.prepare(self._request)
         if not isinstance(writer, StreamWriter):
             raise ClientLeft
         self._writer = writer
         return writer
+
+
+def _write_chunk(transport: asyncio.Transport, data: bytes) -> None:
+    if transport.is_closing():
+        raise ClientLeft
+    transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 def error_response(error: RouterError, request_id: str) -> web.Response:

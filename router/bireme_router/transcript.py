@@ -27,6 +27,8 @@ class Transcript:
         self.prompt: array[int] = array("i")
         self.greeted: set[int] = set()
         self.usage_delivered = False
+        self.cached_tokens: int | None = None
+        """Prompt tokens that the group says it had in its cache; None while it has not said."""
         self.untold_text = False
         self._choices: dict[int, ChoiceSoFar] = {}
         self._expected = expected_choices

@@ -213,3 +213,9 @@ def test_a_claim_and_template_labels_are_refused_locally() -> None:
         "spec.model.source.persistentVolumeClaim",
         "spec.template.metadata.labels",
     ]
+
+
+def test_what_is_about_nodes_is_refused_locally() -> None:
+    deployment = parse(with_fields(spec__recovery={"nodeLostAfterSeconds": 5}, spec__disruption={"onCordon": "Ignore"}))
+    blamed = [refusal.partition(":")[0] for refusal in refused_locally(deployment)]
+    assert blamed == ["spec.recovery.nodeLostAfterSeconds", "spec.disruption.onCordon"]

@@ -1,5 +1,6 @@
 """A router process before as many stub leaders as a test wants."""
 
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -42,13 +43,13 @@ async def launch(tmp_path: Path) -> AsyncIterator[Launch]:
     """`await launch(2, "--idle-timeout", "1")`: so many groups, and flags of the router."""
     fleets: list[Fleet] = []
 
-    async def start(groups: int = 1, *flags: str, ready: int | None = None) -> Fleet:
+    async def start(groups: int = 1, *flags: str, ready: int | None = None, tls: ssl.SSLContext | None = None) -> Fleet:
         script: deque[Behaviour] = deque()
         leaders = [await StubLeader(index, script=script).start() for index in range(groups)]
         router = RouterProcess(tmp_path, flags)
         router.write_routes(leaders)
         await router.start()
-        fleet = Fleet(leaders, script, router, Client(router.url))
+        fleet = Fleet(leaders, script, router, Client(router.url, tls))
         fleets.append(fleet)
         await fleet.client.until_ready(groups if ready is None else ready)
         return fleet

@@ -35,7 +35,7 @@ async def test_the_newest_incarnation_of_a_leader_takes_its_groups_place(launch:
     fleet.leaders.append(newer)
     fleet.router.write_routes(fleet.leaders)
     async with asyncio.timeout(10):
-        while json.loads(await fleet.client.page("/debug/groups"))[0]["pod"] != "pod-0-2":
+        while json.loads(await fleet.client.page("/admin/routes"))["groups"][0]["pod"] != "pod-0-2":
             await asyncio.sleep(0.01)
     await fleet.client.until_page("/readyz", "1 of 1")
     assert (await fleet.client.ask()).status == 200
@@ -46,7 +46,7 @@ async def test_a_leader_that_answers_as_another_incarnation_is_not_used(launch: 
     fleet = await launch(1)
     fleet.leaders[0].incarnation = 7
     await fleet.client.until_ready(0)
-    assert "answers as" in json.loads(await fleet.client.page("/debug/groups"))[0]["reason"]
+    assert "answers as" in json.loads(await fleet.client.page("/admin/routes"))["groups"][0]["reason"]
 
 
 async def test_a_lost_watch_makes_a_group_unready_until_it_is_dialled_again(launch: Launch) -> None:
@@ -74,7 +74,7 @@ async def test_a_group_at_its_limit_gets_no_more_until_a_request_ends(launch: La
     leader.limits = type(leader.limits)(4096, 1, 0)
     await leader.change()
     async with asyncio.timeout(10):
-        while json.loads(await fleet.client.page("/debug/groups"))[0]["capacity"] != 1:
+        while json.loads(await fleet.client.page("/admin/routes"))["groups"][0]["capacity"] != 1:
             await asyncio.sleep(0.01)
     leader.script.append(Serve(pause_s=0.02))
     replies = await asyncio.gather(*(fleet.client.ask() for _ in range(4)))

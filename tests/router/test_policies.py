@@ -1,46 +1,21 @@
 """The decisions by themselves."""
 
-import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bireme_router.policies.abandonment import why_abandon
 from bireme_router.policies.avoidance import Setback, leave_alone_s
 from bireme_router.policies.continuation import Delivered, GoOn, how_to_go_on, may_try_again
 from bireme_router.policies.cost import Cost, expected_cost, remaining_cost, typical
-from bireme_router.policies.eligible import Key, Standing, why_not, why_not_ready
-from bireme_router.policies.retry_after import LONGEST_S, UNKNOWN_S, retry_after_s
+from bireme_router.policies.eligible import Key, Standing, takes_requests, why_not, why_not_ready
 from bireme_router.policies.retry_budget import EARNED_PER_SECOND, MOST_KEPT, RetryBudget
-from bireme_router.policies.two_choices import two_choices
 from bireme_router.policies.unprocessed import asks_elsewhere
-
-UNIT = st.floats(0, 1, exclude_max=True)
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), UNIT, UNIT)
-def test_two_choices_never_takes_the_most_loaded_of_several(loads: list[int], a: float, b: float) -> None:
-    chosen = two_choices(loads, (a, b))
-    assert loads[chosen] < max(loads) or len(loads) == 1 or loads.count(max(loads)) > 1
-
-
-def test_two_choices_keep_the_spread_small_where_one_choice_does_not() -> None:
-    draw = random.Random(7).random
-    loads = [0] * 8
-    for _ in range(8000):
-        loads[two_choices(loads, (draw(), draw()))] += 1
-    assert max(loads) - min(loads) <= 12
-
-
-def test_a_tie_goes_to_the_first_drawn_so_that_ties_spread() -> None:
-    assert [two_choices([5, 5, 5], (draw, 0.0)) for draw in (0.0, 0.4, 0.9)] == [0, 1, 2]
 
 
 def test_the_cost_counts_prompt_and_expected_output_within_the_clients_limit() -> None:
     assert expected_cost(400, 1, None, 100.0) == Cost(100, 150)
-    assert expected_cost(400, 2, 10, 100.0) == Cost(100, 20)
+    assert expected_cost(400, 2, 10, 100.0) == Cost(100, 20, 2)
     assert expected_cost(0, 1, 0, 100.0) == Cost(1, 1)
     assert remaining_cost(Cost(100, 150), 90, 50) == Cost(140, 100)
 
@@ -56,13 +31,26 @@ STANDING = Standing(Key("p", 1), "", "Serving", "None", "", 0, 0, "r1")
 
 
 def test_a_group_is_used_only_when_leader_and_router_agree() -> None:
-    assert why_not(STANDING, None) == ""
-    assert why_not(STANDING, "r1") == ""
-    assert "r1" in why_not(STANDING, "r2")
-    assert "limit is 4" in why_not(replace(STANDING, capacity=4, in_flight=4), None)
+    assert why_not(STANDING, None, 0) == ""
+    assert why_not(STANDING, "r1", 0) == ""
+    assert "r1" in why_not(STANDING, "r2", 0)
+    assert "limit is 4" in why_not(replace(STANDING, in_flight=4), None, 4)
     assert why_not_ready(replace(STANDING, unknown="silent")) == "silent"
     assert why_not_ready(replace(STANDING, state="Draining", reason="asked")) == "Draining: asked"
     assert why_not_ready(replace(STANDING, suspicion="failed")) == "failed"
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        STANDING,
+        replace(STANDING, unknown="silent"),
+        replace(STANDING, state="Draining"),
+        replace(STANDING, suspicion="failed"),
+    ],
+)
+def test_the_quick_answer_and_the_reason_agree(one: Standing) -> None:
+    assert takes_requests(one.unknown, one.state, one.suspicion) == (not why_not_ready(one))
 
 
 def test_a_failed_target_is_left_alone_for_longer_each_time_but_never_for_long() -> None:
@@ -131,9 +119,3 @@ def test_a_stream_is_abandoned_only_when_two_witnesses_agree_or_its_epoch_is_ove
     assert "watch" in why_abandon(superseded_for_s=0, unknown_for_s=4, quiet_for_s=4)
     assert why_abandon(superseded_for_s=0.5, unknown_for_s=0, quiet_for_s=0) == ""
     assert "epoch" in why_abandon(superseded_for_s=1.5, unknown_for_s=0, quiet_for_s=0)
-
-
-def test_retry_after_is_the_shortest_promise_in_whole_seconds() -> None:
-    assert retry_after_s([0.0, 2.1, 9.0]) == 3
-    assert retry_after_s([0.0]) == UNKNOWN_S
-    assert retry_after_s([1e9]) == LONGEST_S

@@ -36,7 +36,7 @@ def test_the_defaults_are_those_of_the_api() -> None:
         [],
         ["--routes", "f", "--port", "many"],
         ["--routes", "f", "--idle-timeout", "0"],
-        ["--routes", "f", "--tls", "x"],
+        ["--routes", "f", "--tls-cert", "x"],
     ],
 )
 def test_a_command_line_that_cannot_be_right_ends_with_64(

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import signal
+import ssl
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,14 +36,19 @@ class RouterProcess:
         self.log = self.directory / "router.log"
         (self.directory / "token").write_text(TOKEN)
 
-    def write_routes(self, leaders: Sequence[StubLeader], models: tuple[str, ...] = ("m", "alias")) -> None:
+    def write_routes(
+        self,
+        leaders: Sequence[StubLeader],
+        models: tuple[str, ...] = ("m", "alias"),
+        weights: dict[str, int] | None = None,
+    ) -> None:
         token = str(self.directory / "token")
         routes = tuple(
             Route(leader.group, leader.index, leader.pod, leader.incarnation, leader.http, leader.admin, token)
             for leader in leaders
         )
         fresh = self.directory / "routes.json.new"
-        fresh.write_bytes(write_routes(Routes(1, models, routes)))
+        fresh.write_bytes(write_routes(Routes(1, models, routes, weights or {})))
         fresh.rename(self.directory / "routes.json")
 
     async def start(self) -> None:
@@ -54,7 +60,7 @@ class RouterProcess:
             )  # fmt: skip
         assert self.process.stdout is not None
         line = (await self.process.stdout.readline()).decode()
-        found = re.search(r"http://\S+", line)
+        found = re.search(r"https?://\S+", line)
         assert found, f"the router said {line!r} and {self.log.read_text()!r}"
         self.url = found.group()
 
@@ -72,9 +78,9 @@ class RouterProcess:
 class Client:
     """Asks the router and looks at it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
         self.url = url
-        self.session = aiohttp.ClientSession()
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls or True))
 
     async def ask(self, path: str = CHAT, headers: dict[str, str] | None = None, **body: Any) -> "Reply":
         question = {**QUESTION, **({} if path == CHAT else {"prompt": "Where to?"}), **body}

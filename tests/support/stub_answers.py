@@ -17,6 +17,8 @@ PIECES = [" sea", " oar", "é", " 船", " stern", "\n", ' "row"', "👋", " bow"
 HOLDER = 4
 END = 12
 REVISION = "rev-1"
+CACHED = 2
+"""Prompt tokens that every stub says it had in its cache."""
 
 
 def draw(seed: int, choice: int, position: int) -> int:
@@ -140,7 +142,8 @@ class Answer:
     def _usage_object(self) -> dict[str, Any]:
         output = sum(len(self.ids(choice)) for choice in range(self._body.get("n", 1)))
         prompt = len(self.prompt)
-        return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+        counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+        return {**counts, "prompt_tokens_details": {"cached_tokens": CACHED}}
 
     def _whole_choice(self, choice: int) -> dict[str, Any]:
         ids = self.ids(choice)

@@ -13,9 +13,10 @@ SAMPLING = plan.Sampling(temperature=0.7, top_p=0.9, logit_bias={5: 1.5}, seed=2
 LIMITS = requests.Limits(2048, 64, 256)
 
 CONTROL: list[control.ControlMessage] = [
-    control.Hello("g", 1, 3, "b0", 7, (ADDRESS,), CHECKPOINT),
+    control.Hello("g", 1, 3, "b0", 7, (ADDRESS,), CHECKPOINT, CHECKPOINT),
     control.Welcome(1, 3, CHECKPOINT),
     control.Superseded(4),
+    control.Become(1),
     control.Load(CHECKPOINT),
     control.Loaded(CHECKPOINT, 512, 1),
     control.Form(9, ((ADDRESS,), (ADDRESS,)), ADDRESS, 512),
@@ -30,6 +31,7 @@ CONTROL: list[control.ControlMessage] = [
     control.Stage(CHECKPOINT),
     control.Prepared(2, 1, ""),
     control.Committed(2, 1),
+    control.Discard(3),
     control.Stop("drained"),
 ]
 
@@ -48,20 +50,24 @@ PLAN: list[Any] = [
 ]
 
 REQUESTS: list[Any] = [
-    requests.Submit(1, "r1", plan.pack_ids([1, 2]), SAMPLING, 16, plan.pack_ids([3]), 1, True),
+    requests.Submit(1, "r1", plan.pack_ids([1, 2]), SAMPLING, 16, plan.pack_ids([3]), 1, True, "5f3a"),
     requests.Cancel(1),
     requests.Frame(4, (requests.Tokens(1, plan.pack_ids([9]), "stop", 16, (plan.Logprobs(-0.1),), "why"),)),
     requests.Accepted(1),
     requests.Refused(1, 503, "draining", 2.0),
-    requests.Serving(True, "None", "", 0.0, 9, "2026-11-01", 2, LIMITS),
+    requests.Serving(True, "None", "", 0.0, 9, "2026-11-01", 2, LIMITS, "/models/m", "5f3a"),
 ]
 
 COORDINATOR: list[Any] = [
-    messages.Begin(9, 512, "2026-11-01", 2),
+    messages.Begin(9, 512, "2026-11-01", 2, "/models/m"),
     messages.Begun(9),
     messages.Serve(9),
     messages.Finish(9, "RankLost", "rank 1 of stage 1 ended", 1.0),
     messages.PlanLost(9, 1, 0),
+    messages.Reload(9, 3, "/models/m2", True, 60.0),
+    messages.Quiet(9, 3),
+    messages.Unfit(3, "tokenizer.json is missing"),
+    messages.Swap(9, 3, "/models/m2", "2026-12-01"),
     messages.Drain(30.0),
     messages.Undrain(),
     messages.Abort("r1"),
@@ -104,7 +110,7 @@ STATE = state.StateDocument(
     revision="abc",
     model_revision="2026-11-01",
     generation=2,
-    reload=state.ReloadState(),
+    reload=state.ReloadState("Failed", "2026-12-01", "truncated", "/models/m2", True, 4),
     running=1,
     waiting=0,
     queued_prefill_tokens=0,
@@ -116,11 +122,12 @@ STATE = state.StateDocument(
     draining=False,
     limits=LIMITS,
     stages=(state.StageState(0, 3, "b0", 0.0, (state.RankState(0, True, 77, "Serving", 100, 0.1, 1),)),),
+    source="/models/m",
 )
 
 ADMIN = [
     state.DrainRequest(30.0),
-    state.ReloadRequest("/models/m2", "2026-12-01"),
+    state.ReloadRequest("/models/m2", "2026-12-01", "restart", 60.0, 4),
     state.AbortRequest("r1"),
     state.LeaderRequest("127.0.0.9", 4),
     state.AdoptRequest("g", 1, 4, "127.0.0.9"),

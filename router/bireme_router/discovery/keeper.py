@@ -4,6 +4,7 @@ A sweep over the open streams ends those that only look alive.
 """
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +22,12 @@ _SWEEP_S: Final = 0.25
 class Keeper:
     """Runs until it is cancelled; an error in any part ends it with that error."""
 
-    def __init__(self, path: Path, groups: Groups, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, path: Path, groups: Groups, session: aiohttp.ClientSession, on_news: Callable[[], None] = lambda: None
+    ) -> None:
+        """``on_news`` is called whenever a group may have changed."""
         self._path = path
+        self._on_news = on_news
         self._groups = groups
         self._session = session
         self._watchers: dict[Route, asyncio.Task[None]] = {}
@@ -45,8 +50,10 @@ class Keeper:
                 self._groups.heard(group.route, said)
             else:
                 self._groups.silent(group.route, said.reason)
+            self._on_news()
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self._groups.abandon_lost()
+            self._on_news()

@@ -1,0 +1,3 @@
+module bireme.dev/load
+
+go 1.21
