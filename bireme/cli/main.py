@@ -25,6 +25,8 @@ examples:
   bireme up -f examples/smollm2.yaml \\
       --mount /models=~/.cache/bireme \\
       --ask "What is the capital of France?"   ask one question and stop
+  bireme reload smollm2 --revision 2 \
+      --path /models/smollm2-tuned             other weights, without a restart
   bireme status                                what runs, in which state, and why
 
 `bireme VERB --help` has more about each."""
@@ -39,6 +41,9 @@ class _Verb:
 _VERBS: Final = {
     "up": _Verb("run a deployment on this machine", "bireme.cli.up"),
     "status": _Verb("show what a deployment on this machine does", "bireme.cli.status"),
+    "why": _Verb("say why a deployment on this machine is as it is", "bireme.cli.why"),
+    "timeline": _Verb("show what happened in each recovery of a run", "bireme.cli.timeline"),
+    "reload": _Verb("serve another checkpoint without a restart", "bireme.cli.reload"),
     "model": _Verb("prepare a demo model", "bireme.cli.model"),
 }
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -72,8 +72,9 @@ class Progress:
         self.show(f"{time.strftime('%H:%M:%S', time.localtime(self._clock()))}  {text}", style)
 
     def show(self, text: str, style: str = "") -> None:
-        """Print a text as it is."""
-        self._console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+        """Print a text as it is; a reader that is gone, or a full disk, ends nothing that serves."""
+        with suppress(OSError, SystemExit):  # rich makes a SystemExit of a broken pipe
+            self._console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
 
     def _show(self, group: GroupStatus) -> None:
         shown = (group.state, group.reason, group.message)

@@ -36,14 +36,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the status; 1 when the deployment is not up."""
     try:
-        rundir = _find(arguments.name)
+        rundir = find(arguments.name)
         return _watch(rundir, arguments.output) if arguments.watch else _show(rundir, arguments.output)
     except Refused as error:
         print(f"bireme status: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def _find(name: str | None) -> RunDir:
+def find(name: str | None) -> RunDir:
+    """Return the run directory of that deployment, or of the only one.
+
+    Raises:
+        Refused: there is none, or more than one.
+    """
     root = run_root()
     known = sorted(path.parent for path in root.glob("*/status.json"))
     running = [path for path in known if RunDir(path).holder()]
@@ -58,7 +63,7 @@ def _find(name: str | None) -> RunDir:
 
 
 def _show(rundir: RunDir, output: str) -> int:
-    content = _read(rundir.status)
+    content = read(rundir.status)
     print(_rendered(content, output))
     if rundir.holder() is None:
         print(f"{rundir.path.name} is not up any more: this is its last word", file=sys.stderr)
@@ -84,7 +89,12 @@ def _mark(path: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """Return the object with its status.
+
+    Raises:
+        Refused: `up` has not written it yet.
+    """
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -116,8 +126,8 @@ def _tables(content: dict[str, Any]) -> str:
             _table(("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"), map(_condition, status["conditions"]))
         )
         console.print()
-        heads = ("GROUP", "STATE", "REASON", "EPOCH", "RESTARTS", "SINCE", "MESSAGE")
-        console.print(_table(heads, map(_group, status["groups"])))
+        columns = ("GROUP", "STATE", "REASON", "MODEL", "EPOCH", "RESTARTS", "SINCE", "MESSAGE")
+        console.print(_table(columns, map(_group, status["groups"])))
         console.print()
         heads = ("POD", "STAGE", "PHASE", "PID", "ADDRESS", "RESTARTS", "LOG")
         console.print(_table(heads, map(_pod, local["pods"])))
@@ -137,7 +147,9 @@ def _condition(condition: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _group(group: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(group[key] for key in ("index", "state", "reason", "epoch", "restarts", "since", "message"))
+    return tuple(
+        group[key] for key in ("index", "state", "reason", "modelRevision", "epoch", "restarts", "since", "message")
+    )
 
 
 def _pod(pod: dict[str, Any]) -> tuple[Any, ...]:

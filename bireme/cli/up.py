@@ -31,8 +31,10 @@ from bireme.cli.progress import Progress
 from bireme.names import Exit
 from bireme_operator.local.errors import LocalError
 from bireme_operator.local.mounts import read_mounts
+from bireme_operator.local.rundir import RunDir
 from bireme_operator.local.runner import Runner
 from bireme_operator.local.session import Place, session
+from bireme_operator.local.wish import SIGNAL, read_wish
 
 FORCED = 130
 
@@ -82,6 +84,7 @@ async def up(deployment: InferenceDeployment, place: Place, question: str | None
         async with session(deployment, place, progress.told) as (runner, rundir):
             _log_to(rundir.log("up"))
             _stop_on_signals(runner, progress, deployment)
+            _reload_on_signal(runner, progress, rundir)
             progress.say(f"{deployment.name}: state and logs are in {rundir.path}")
             companion = asyncio.create_task(_accompany(deployment, place, runner, progress, question))
             try:
@@ -127,6 +130,15 @@ def _stop_on_signals(runner: Runner, progress: Progress, deployment: InferenceDe
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop)
+
+
+def _reload_on_signal(runner: Runner, progress: Progress, rundir: RunDir) -> None:
+    def reload() -> None:
+        if wish := read_wish(rundir.wish):
+            progress.say(f"reloading: model revision {wish.revision} from {wish.path}, mode {wish.mode}")
+            runner.reload(wish)
+
+    asyncio.get_running_loop().add_signal_handler(SIGNAL, reload)
 
 
 def _log_to(path: Path) -> None:

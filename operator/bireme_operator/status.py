@@ -28,13 +28,18 @@ class _Judged:
 
 
 def describe(
-    desired: Desired, groups: Sequence[Group], memory: Memory, now: float
+    desired: Desired, groups: Sequence[Group], memory: Memory, now: float, refusal: str = ""
 ) -> tuple[Status, dict[str, Transition]]:
-    """Return the status and, to be remembered, since when each condition holds or does not."""
+    """Return the status and, to be remembered, since when each condition holds or does not.
+
+    ``refusal`` has the backend's words when it can't make the pods that are wanted.
+    """
     judged = _conditions(desired, groups)
+    if refusal:
+        judged |= _refused(refusal)
     held: dict[str, Transition] = {k: _transition(memory.conditions.get(k), judged[k].holds, now) for k in judged}
     serving = [group for group in groups if group.verdict.serving]
-    current = [group for group in groups if group.stages and not group.outdated(desired)]
+    current = [group for group in groups if group.stages and group.current(desired)]
     status = Status(
         observed_generation=desired.generation,
         replicas=len(groups),
@@ -46,11 +51,20 @@ def describe(
         topology=f"{desired.tensor}x{desired.stages}",
         current_revision=_common([pod.revision for group in groups for pod in group.living]) or desired.revision,
         update_revision=desired.revision,
-        model_revision=_only([pod.model_revision for group in serving for pod in group.stages.values()]),
-        conditions=tuple(_condition(kind, judged[kind], held[kind].since, desired) for kind in judged),
+        model_revision=_only([group.model_revision for group in serving]),
+        conditions=tuple(_condition(kind, judged[kind], held[kind].since, desired.generation) for kind in judged),
         groups=tuple(_group(group, memory.groups[group.index]) for group in groups),
     )
     return status, held
+
+
+def describe_invalid(generation: int, message: str, memory: Memory, now: float) -> tuple[Status, dict[str, Transition]]:
+    """Return the status of an object that can't be understood: nothing is judged, so nothing is said of its groups."""
+    words = (Reason.BAD_CONFIGURATION, message)
+    judged = {kind: _Judged(kind is ConditionType.STALLED, *words) for kind in ConditionType}
+    held: dict[str, Transition] = {k: _transition(memory.conditions.get(k), judged[k].holds, now) for k in judged}
+    conditions = tuple(_condition(kind, judged[kind], held[kind].since, generation) for kind in judged)
+    return Status(observed_generation=generation, conditions=conditions), held
 
 
 def rfc3339(when: float) -> str:
@@ -65,14 +79,21 @@ def _group(group: Group, memory: GroupMemory) -> GroupStatus:
         index=group.index,
         epoch=group.verdict.epoch or memory.epoch,
         revision=_common([pod.revision for pod in pods]),
-        model_revision=_common([pod.model_revision for pod in pods]),
+        model_revision=group.model_revision,
         state=group.verdict.state,
         reason=group.verdict.reason,
         message=group.verdict.message[:TEXT_LIMIT],
+        nodes=_nodes(group),
         restarts=memory.restarts,
         since=rfc3339(memory.since),
         timings=GroupTimings(total_milliseconds=took),
     )
+
+
+def _nodes(group: Group) -> tuple[str, ...]:
+    """Return the node of each stage, or nothing where there are no nodes."""
+    nodes = tuple(group.stages[stage].node for stage in sorted(group.stages))
+    return nodes if any(nodes) else ()
 
 
 def _conditions(desired: Desired, groups: Sequence[Group]) -> dict[ConditionType, _Judged]:
@@ -80,20 +101,31 @@ def _conditions(desired: Desired, groups: Sequence[Group]) -> dict[ConditionType
     serving = [group for group in wanted if group.verdict.serving]
     failed = [group for group in wanted if group.verdict.state is GroupState.FAILED]
     complete = len(groups) == desired.replicas
-    settled = complete and len(serving) == len(groups) and not any(group.outdated(desired) for group in groups)
+    settled = complete and len(serving) == len(groups) and all(group.current(desired) for group in groups)
     stalled = complete and bool(failed) and len(failed) + len(serving) == len(groups)
     reason, message = _summary(desired, groups, serving)
     why, told = _trouble(failed) if stalled else (reason, message)
     underway = not stalled and not desired.paused
-    unplaced = [group.index for group in wanted if group not in failed and len(group.stages) < desired.stages]
+    unplaced = [group.index for group in wanted if group not in failed and not _placed(group, desired)]
     return {
         ConditionType.READY: _Judged(settled, why, told),
         ConditionType.AVAILABLE: _Judged(bool(serving) or desired.replicas == 0, reason, message),
         ConditionType.PROGRESSING: _Judged(underway, why, told),
-        ConditionType.SCHEDULED: _Judged(not unplaced, Reason.NONE, _listed("lacks a stage", unplaced)),
+        ConditionType.SCHEDULED: _Judged(not unplaced, Reason.NONE, _listed("lacks a place for a stage", unplaced)),
         ConditionType.RECONCILING: _Judged(underway and not settled, reason, message),
         ConditionType.STALLED: _Judged(stalled, why, told) if stalled else _Judged(False, Reason.NONE),
     }
+
+
+def _placed(group: Group, desired: Desired) -> bool:
+    return len(group.stages) == desired.stages and not any(pod.unplaced for pod in group.stages.values())
+
+
+def _refused(refusal: str) -> dict[ConditionType, _Judged]:
+    """Nothing more happens until the spec is changed, whatever serves meanwhile."""
+    false = (ConditionType.READY, ConditionType.PROGRESSING, ConditionType.RECONCILING)
+    words = (Reason.INVALID_TEMPLATE, refusal)
+    return {kind: _Judged(False, *words) for kind in false} | {ConditionType.STALLED: _Judged(True, *words)}
 
 
 def _trouble(failed: Sequence[Group]) -> tuple[str, str]:
@@ -116,14 +148,14 @@ def _summary(desired: Desired, groups: Sequence[Group], serving: Sequence[Group]
     return (Reason.ALL_GROUPS_SERVING if len(serving) >= desired.replicas else Reason.SOME_GROUPS_SERVING), message
 
 
-def _condition(kind: ConditionType, judged: _Judged, since: float, desired: Desired) -> Condition:
+def _condition(kind: ConditionType, judged: _Judged, since: float, generation: int) -> Condition:
     return Condition(
         type=kind,
         status=ConditionStatus.TRUE if judged.holds else ConditionStatus.FALSE,
         reason=judged.reason,
         message=judged.message[:TEXT_LIMIT],
         last_transition_time=rfc3339(since),
-        observed_generation=desired.generation,
+        observed_generation=generation,
     )
 
 

@@ -4,7 +4,7 @@
     sleep              wait for SIGTERM, then exit 0
     stubborn           ignore SIGTERM
     parent             as sleep, with a child of its own
-    stage              what a stage does: an admin port with /watch, /drain and /leader; the leader serves at once
+    stage              what a stage does: an admin port with /watch, /drain, /leader and /reload; serves at once
 
 A stage obeys files in its state directory: `requests` has the number of running requests, `state` another state.
 """
@@ -28,6 +28,7 @@ WHO = {name: value for name, value in os.environ.items() if name.startswith("BIR
 class Facts:
     draining = False
     leader = ""
+    revision = ""
 
 
 def document() -> bytes:
@@ -47,7 +48,7 @@ def document() -> bytes:
         "message": "",
         "retry_after_s": 0.0,
         "revision": WHO["BIREME_REVISION"],
-        "model_revision": WHO["BIREME_MODEL_REVISION"],
+        "model_revision": Facts.revision or WHO["BIREME_MODEL_REVISION"],
         "generation": 0,
         "reload": {},
         "running": int(requests.read_text()) if requests.exists() else 0,
@@ -67,6 +68,10 @@ def document() -> bytes:
 
 class Admin(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
+        if self.path in {"/livez", "/readyz"}:
+            self.send_response(200)
+            self.end_headers()
+            return
         token = Path(WHO["BIREME_TOKEN_FILE"]).read_text()
         if self.headers["authorization"] != f"Bearer {token}":
             self.send_error(401)
@@ -85,6 +90,8 @@ class Admin(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         if self.path == "/drain":
             Facts.draining = True
+        if self.path == "/reload":
+            Facts.revision = json.loads(body)["model_revision"]
         (STATE_DIR / self.path.strip("/")).write_bytes(body)
         self.send_response(200)
         self.end_headers()

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, replace
 
 from bireme.names import GroupState, Reason
 from bireme.wire.requests import Limits
-from bireme.wire.state import ReloadState, StateDocument
-from bireme_operator.plan.actions import CreatePod, DeletePod, DrainGroup, TellLeader
+from bireme.wire.state import ReloadRequest, ReloadState, StateDocument
+from bireme_operator.plan.actions import CreatePod, DeletePod, DrainGroup, ReloadGroup, TellLeader
 from bireme_operator.plan.desired import Desired, RecoveryPolicy
 from bireme_operator.plan.memory import Memory
 from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
@@ -62,11 +62,15 @@ class World:
     pods: dict[str, PodView] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     mute: set[int] = field(default_factory=set)
+    served: dict[int, str] = field(default_factory=dict)
     draining: set[str] = field(default_factory=set)
     requests: dict[int, int] = field(default_factory=dict)
     wake_up: dict[str, float] = field(default_factory=dict)
     created: list[CreatePod] = field(default_factory=list)
     deleted: list[DeletePod] = field(default_factory=list)
+    reloads: list[ReloadGroup] = field(default_factory=list)
+    bad: set[str] = field(default_factory=set)
+    failed: dict[int, ReloadState] = field(default_factory=dict)
 
     def observe(self) -> Observed:
         leaders = {}
@@ -133,11 +137,22 @@ class World:
                 self.vanish(action.name)
             case DrainGroup():
                 self.draining.add(action.leader)
+            case ReloadGroup(group, _, request):
+                self.reloads.append(action)
+                self._reload(group, request)
             case TellLeader():
                 self.pods[action.pod] = replace(self.pods[action.pod], told_leader=action.incarnation)
 
     def pod(self, group: int, stage: int) -> PodView:
         return next(pod for pod in self.pods.values() if (pod.group, pod.stage) == (group, stage))
+
+    def _reload(self, group: int, request: ReloadRequest) -> None:
+        """Done at once, or refused: the leader's next word says so."""
+        if request.model_revision in self.bad:
+            self.failed[group] = ReloadState("Failed", request.model_revision, "truncated", "", True, request.wish)
+            return
+        self.failed.pop(group, None)
+        self.served[group] = request.model_revision
 
     def _made(self, action: CreatePod) -> PodView:
         leaders = [pod.incarnation for pod in self.pods.values() if (pod.group, pod.stage) == (action.group, 0)]
@@ -169,4 +184,8 @@ class World:
         draining = leader.name in self.draining
         state = GroupState.DRAINING if draining else GroupState.SERVING if whole else GroupState.RECOVERING
         running = self.requests.get(leader.group, 0)
-        return document(leader, state=state.value, draining=draining, running=running)
+        revision = self.served.get(leader.group, leader.model_revision)
+        reload = self.failed.get(leader.group, ReloadState())
+        source = f"/models/{revision}"
+        facts = {"model_revision": revision, "source": source, "reload": reload}
+        return document(leader, state=state.value, draining=draining, running=running, **facts)

@@ -57,12 +57,17 @@ class Addresses:
 
 def is_free(host: str, port: int) -> bool:
     """Whether a listener could be opened there now."""
+    return trouble_at(host, port) is None
+
+
+def trouble_at(host: str, port: int) -> OSError | None:
+    """Return why no listener could be opened there now, None when one could."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
             probe.listen(1)
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return error
+    return None

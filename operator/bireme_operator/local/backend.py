@@ -13,18 +13,19 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import aiohttp
+import msgspec
 
 from bireme.api import InferenceDeployment
 from bireme.api.local import worker_environment
 from bireme.names import Env, Port
 from bireme.wire.routes import Route, Routes
-from bireme.wire.state import DrainRequest, LeaderRequest
+from bireme.wire.state import DrainRequest, LeaderRequest, ReloadRequest
 from bireme_operator.local.admin import post
 from bireme_operator.local.kubelet import Kubelet, Pod
 from bireme_operator.local.mounts import Mounts
 from bireme_operator.local.rundir import RunDir
 from bireme_operator.local.watcher import Leader, Watcher
-from bireme_operator.plan.actions import Action, CreatePod, DeletePod, DrainGroup, TellLeader
+from bireme_operator.plan.actions import Action, CreatePod, DeletePod, DrainGroup, ReloadGroup, TellLeader
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.observed import Observed, Phase
 
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 _ROUTES_VERSION: Final = 1
 _VERB_RETRY_S: Final = 0.5
+
+Verb = DrainRequest | LeaderRequest | ReloadRequest
 
 
 class LocalBackend:
@@ -69,7 +72,7 @@ class LocalBackend:
         """Carry out one action, or begin to."""
         match action:
             case CreatePod():
-                self._kubelet.create(action, self._environment(action))
+                self._create(action)
             case DeletePod():
                 log.info("pod %s is ended: %s", action.name, action.why)
                 self._kubelet.delete(action.name, action.grace_s)
@@ -80,10 +83,23 @@ class LocalBackend:
                 if pod := self._kubelet.get(action.pod):
                     self._begin(pod, "/leader", LeaderRequest(action.address, action.incarnation))
 
+            case ReloadGroup():
+                if pod := self._kubelet.get(action.leader):
+                    source = str(self._mounts.on_host(action.request.source))
+                    self._begin(pod, "/reload", msgspec.structs.replace(action.request, source=source))
+
     def routes(self) -> Routes:
         """Return what the router must know."""
         names = (self._deployment.model_name, *self._deployment.spec.model.aliases)
         return Routes(_ROUTES_VERSION, names, tuple(self._route(pod) for pod in self._leaders()))
+
+    def _create(self, made: CreatePod) -> None:
+        """Make a pod. What the disk or the process table refuses is planned again at the next look."""
+        try:
+            self._kubelet.create(made, self._environment(made))
+        except OSError as error:
+            log.error("pod %s can't be made, it is tried again: %s", made.name, error)  # noqa: TRY400  no bug of ours
+            asyncio.get_running_loop().call_later(_VERB_RETRY_S, self._changed)
 
     def _leaders(self) -> list[Pod]:
         groups = sorted({pod.made.group for pod in self._kubelet.pods})
@@ -119,14 +135,14 @@ class LocalBackend:
     def _token(self, group: int) -> str:
         return hmac.new(self._master_key, self._desired.group_uid(group).encode(), hashlib.sha256).hexdigest()
 
-    def _begin(self, pod: Pod, path: str, body: DrainRequest | LeaderRequest) -> None:
+    def _begin(self, pod: Pod, path: str, body: Verb) -> None:
         key = (pod.made.name, path)
         if key not in self._verbs:
             task = asyncio.get_running_loop().create_task(self._post(pod, path, body))
             self._verbs[key] = task
             task.add_done_callback(lambda _: self._verbs.pop(key, None))
 
-    async def _post(self, pod: Pod, path: str, body: DrainRequest | LeaderRequest) -> None:
+    async def _post(self, pod: Pod, path: str, body: Verb) -> None:
         start = pod.started_at
         done = await post(self._session, pod.address, path, body, self._token(pod.made.group))
         if done and isinstance(body, LeaderRequest) and pod.started_at == start:

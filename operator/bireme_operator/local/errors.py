@@ -4,6 +4,8 @@ LocalError            carries the exit code of the command
   AlreadyRunning      the same deployment is up already
   PortTaken           a port that is needed belongs to another process
   PathTooLong         the run directory leaves no room for a socket's path
+  RunDirUnusable      the run directory can't be made or written
+  NoSuchAddress       the router can't listen where it should
   NeverStarts         every group failed before it ever served
   RouterFailed        the router's configuration can't work
 """
@@ -27,6 +29,14 @@ class PortTaken(LocalError):
 
 class PathTooLong(LocalError):
     """The run directory leaves no room for a socket's path."""
+
+
+class RunDirUnusable(LocalError):
+    """The run directory can't be made or written."""
+
+
+class NoSuchAddress(LocalError):
+    """The router can't listen where it should, and nobody else does."""
 
 
 class NeverStarts(LocalError):

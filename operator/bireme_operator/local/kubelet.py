@@ -112,7 +112,11 @@ class Kubelet:
         return max(staying, key=lambda pod: pod.made.incarnation, default=None)
 
     def create(self, made: CreatePod, environment: Mapping[str, str]) -> None:
-        """Start a pod; does nothing when there is one of that name."""
+        """Start a pod; does nothing when there is one of that name.
+
+        Raises:
+            OSError: it can't be started, and there is no such pod.
+        """
         if made.name in self._pods:
             return
         state_dir = self._rundir.state_dir(made.group, made.stage, made.incarnation)
@@ -124,7 +128,7 @@ class Kubelet:
             self._end(pod, Exit.INTERNAL, str(error))
             pod.phase = Phase.EXITED
         else:
-            self._start(pod)
+            self._start_new(pod)
         self._spawn(self._keep(pod))
         self._changed()
 
@@ -173,6 +177,13 @@ class Kubelet:
         except TimeoutError:
             return False
         return True
+
+    def _start_new(self, pod: Pod) -> None:
+        try:
+            self._start(pod)
+        except OSError:
+            self._forget(pod)
+            raise
 
     def _start(self, pod: Pod) -> None:
         leader = self.leader(pod.made.group)

@@ -5,6 +5,7 @@ because nobody could reach the groups.
 """
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from bireme.wire.routes import Routes, write_routes
 from bireme_operator.local.child import Child
 from bireme_operator.local.rundir import RunDir, replace_file
 from bireme_operator.local.termination import last_words
+
+log = logging.getLogger(__name__)
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
@@ -65,9 +68,14 @@ class RouterKeeper:
         return self._child is not None
 
     def write(self, routes: Routes) -> None:
-        """Tell the router its groups; a no-op when they have not changed."""
-        if routes != self._written:
+        """Tell the router its groups; a no-op when they have not changed. What a full disk refuses is tried again."""
+        if routes == self._written:
+            return
+        try:
             replace_file(self._routes_path, write_routes(routes))
+        except OSError as error:
+            log.warning("the routes can't be written, it is tried again: %s", error)
+        else:
             self._written = routes
 
     def stop(self) -> None:
@@ -94,10 +102,12 @@ class RouterKeeper:
             self._changed()
             if self._stopping.is_set():
                 return
+            words = last_words(self._log.parent, self._log, code)
             if code == Exit.BAD_CONFIGURATION:
-                self.failed = last_words(self._log.parent, self._log, code)
+                self.failed = words
                 self._changed()
                 return
+            log.warning("the router ended with %d and is started again: %s", code, words)
             lived = asyncio.get_running_loop().time() - started
             wait = _FIRST_WAIT_S if lived > _LONGEST_WAIT_S else min(2 * wait, _LONGEST_WAIT_S)
             await self._pause(wait)

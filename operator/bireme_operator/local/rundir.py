@@ -3,6 +3,8 @@
 lock          held while `up` runs; contains its pid
 status.json   the object with status, and who is who (see runner)
 routes.json   the router's routes file
+reload.json   what `bireme reload` asked for last
+events.jsonl  every transition of this run, one JSON line each (see event_log)
 tokens/       the group tokens, 0600
 pods/G-S-I/   state directory of group G, stage S, incarnation I
 logs/         one log per pod and the router's; kept until the next `up`
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from bireme.names import Env
-from bireme_operator.local.errors import AlreadyRunning, PathTooLong
+from bireme_operator.local.errors import AlreadyRunning, PathTooLong, RunDirUnusable
 
 _SOCKET_PATH_LIMIT: Final = 107
 _LONGEST_SOCKET_NAME: Final = "pods/9999-63-99999/requests.sock"
@@ -35,6 +37,8 @@ class RunDir:
         self.path = path
         self.status = path / "status.json"
         self.routes = path / "routes.json"
+        self.wish = path / "reload.json"
+        self.events = path / "events.jsonl"
         self.logs = path / "logs"
         self._pods = path / "pods"
         self._tokens = path / "tokens"
@@ -46,6 +50,7 @@ class RunDir:
 
         Raises:
             AlreadyRunning: another `up` holds it; names its pid. PathTooLong: with the numbers.
+            RunDirUnusable: it can't be written.
         """
         room = _SOCKET_PATH_LIMIT - len(_LONGEST_SOCKET_NAME) - 1
         if len(str(self.path)) > room:
@@ -53,13 +58,15 @@ class RunDir:
                 f"{self.path} has {len(str(self.path))} characters and sockets below it allow {room}: "
                 f"set {Env.RUN_DIR} to a shorter directory"
             )
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._take_lock()
-        for leftover in (self._pods, self._tokens, self.logs):
-            shutil.rmtree(leftover, ignore_errors=True)
-            leftover.mkdir(mode=0o700)
-        for file in (self.status, self.routes):
-            file.unlink(missing_ok=True)
+        try:
+            self._prepare()
+        except OSError as error:
+            if self._lock_fd is not None:
+                self.close()
+            raise RunDirUnusable(
+                f"{self.path} can't be used ({error.strerror}): set {Env.RUN_DIR} to a directory that you may write, "
+                "with some MB free"
+            ) from error
         return self
 
     def close(self) -> None:
@@ -105,6 +112,15 @@ class RunDir:
             with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(token)
         return path
+
+    def _prepare(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._take_lock()
+        for leftover in (self._pods, self._tokens, self.logs):
+            shutil.rmtree(leftover, ignore_errors=True)
+            leftover.mkdir(mode=0o700)
+        for file in (self.status, self.routes, self.wish, self.events):
+            file.unlink(missing_ok=True)
 
     def _take_lock(self) -> None:
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)

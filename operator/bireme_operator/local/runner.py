@@ -7,17 +7,19 @@ when nothing is left. A second wish to stop kills.
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bireme.api import InferenceDeployment
+from bireme.api import InferenceDeployment, parse
 from bireme.names import ConditionType, Exit, Reason
 from bireme_operator.local.backend import LocalBackend, describe_pods
 from bireme_operator.local.clock import Clock
 from bireme_operator.local.errors import LocalError, NeverStarts, RouterFailed
+from bireme_operator.local.event_log import EventLog
 from bireme_operator.local.kubelet import Kubelet
 from bireme_operator.local.router import RouterKeeper
 from bireme_operator.local.status_file import StatusFile
+from bireme_operator.local.wish import Wish
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.memory import Memory
 from bireme_operator.plan.plan import Plan, plan
@@ -39,6 +41,7 @@ class Runner:
     kubelet: Kubelet
     router: RouterKeeper
     status_file: StatusFile
+    events: EventLog
     clock: Clock
     news: asyncio.Event
     endpoint: str
@@ -76,16 +79,27 @@ class Runner:
         self.router.stop()
         self.news.set()
 
+    def reload(self, wish: Wish) -> None:
+        """Want another checkpoint; ``wish`` was checked by who wrote it."""
+        if self.desired.stopping:
+            return
+        self.deployment = with_checkpoint(self.deployment.to_dict(), wish)
+        desired = Desired.of(self.deployment, self.desired.uid)
+        self.desired = replace(desired, generation=self.desired.generation + 1, reload_mode=wish.mode)
+        self.news.set()
+
     def _pass(self) -> bool:
         """One look; False when nothing is left to wait for."""
         self.news.clear()
         now = self.clock()
-        result = plan(self.desired, self.backend.observe(), self.memory, now)
+        seen = self.backend.observe()
+        result = plan(self.desired, seen, self.memory, now)
         self.memory = result.memory
         for action in result.actions:
             self.backend.apply(action)
         self.router.write(self.backend.routes())
         self.status_file.offer(self._content(result), now)
+        self.events.look(result, self.kubelet.pods, seen.leaders, now)
         self.told(result)
         self._give_up_if_hopeless(result)
         dues = [due for due in (result.wake_at, self.status_file.due) if due is not None]
@@ -137,3 +151,15 @@ class Runner:
             "pods": describe_pods(self.kubelet),
         }
         return content
+
+
+def with_checkpoint(content: dict[str, Any], wish: Wish) -> InferenceDeployment:
+    """Return the deployment with the checkpoint that is wished for.
+
+    Raises:
+        InvalidDeployment: path or revision can't be written in a deployment.
+    """
+    model = content["spec"]["model"] | {"source": {"path": wish.path}, "revision": wish.revision}
+    written = {key: content[key] for key in ("apiVersion", "kind") if key in content}
+    names = {key: value for key, value in content["metadata"].items() if key not in {"uid", "generation"}}
+    return parse(written | {"metadata": names, "spec": content["spec"] | {"model": model}})

@@ -1,6 +1,7 @@
 """Puts a local run together: directory and lock, processes, listeners, loop; and takes it apart again."""
 
 import asyncio
+import errno
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -10,10 +11,11 @@ from dataclasses import dataclass, replace
 import aiohttp
 
 from bireme.api import InferenceDeployment
-from bireme_operator.local.addresses import Addresses, is_free, stage_ports
+from bireme_operator.local.addresses import Addresses, stage_ports, trouble_at
 from bireme_operator.local.backend import LocalBackend
 from bireme_operator.local.clock import steady_clock
-from bireme_operator.local.errors import PortTaken
+from bireme_operator.local.errors import NoSuchAddress, PortTaken
+from bireme_operator.local.event_log import EventLog
 from bireme_operator.local.kubelet import Kubelet
 from bireme_operator.local.mounts import Mounts
 from bireme_operator.local.router import RouterKeeper, router_command
@@ -51,23 +53,35 @@ async def session(
     """Prepare a run of ``deployment``; the caller calls ``run`` of the runner. Everything is closed at the end.
 
     Raises:
-        LocalError: the run can't begin: already running, port taken, path too long.
+        LocalError: the run can't begin: already running, port taken, directory or address unusable.
     """
     rundir = RunDir(run_root() / deployment.name).open()
     try:
-        if not is_free(place.host, place.port):
-            raise PortTaken(
-                f"port {place.port} on {place.host} is in use: stop what listens there "
-                f"(`ss -ltnp 'sport = :{place.port}'` names it), or choose another port with --port"
-            )
+        _look_at_the_port(place)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             runner, watcher = _assemble(deployment, place, rundir, http, told)
             try:
                 yield runner, rundir
             finally:
                 await watcher.close()
+                runner.events.close()
     finally:
         rundir.close()
+
+
+def _look_at_the_port(place: Place) -> None:
+    trouble = trouble_at(place.host, place.port)
+    if trouble is None:
+        return
+    if trouble.errno == errno.EADDRINUSE:
+        raise PortTaken(
+            f"port {place.port} on {place.host} is in use: stop what listens there "
+            f"(`ss -ltnp 'sport = :{place.port}'` names it), or choose another port with --port"
+        )
+    raise NoSuchAddress(
+        f"the router can't listen on {place.host}, port {place.port} ({trouble.strerror}): "
+        "give an address of this machine by --host, such as 127.0.0.1, and a port from 1024 up by --port"
+    )
 
 
 def _assemble(
@@ -109,6 +123,7 @@ def _assemble(
         kubelet=kubelet,
         router=router,
         status_file=StatusFile(rundir.status),
+        events=EventLog(rundir.events),
         clock=clock,
         news=news,
         endpoint=f"{place.endpoint}/v1",

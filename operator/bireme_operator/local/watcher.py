@@ -104,8 +104,9 @@ class Watcher:
 
 
 def _essence(document: StateDocument) -> tuple[object, ...]:
-    """What a plan or a status could depend on. A busy leader speaks at every step; most of that is for the router."""
+    """What plan, status or event log depend on. A busy leader speaks at every step; most of that is for the router."""
     requests = document.running + document.waiting
     counted = requests if document.draining else requests > 0
     said = (document.state, document.reason, document.message, document.epoch)
-    return (*said, document.boot, document.model_revision, document.draining, counted)
+    ranks = tuple((stage.stage, rank.rank, rank.pid, rank.phase) for stage in document.stages for rank in stage.ranks)
+    return (*said, document.boot, document.model_revision, document.draining, document.reload, counted, ranks)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bireme.wire.state import ReloadRequest
+
 
 @dataclass(frozen=True)
 class CreatePod:
@@ -47,4 +49,13 @@ class TellLeader:
     incarnation: int
 
 
-Action = CreatePod | DeletePod | DrainGroup | TellLeader
+@dataclass(frozen=True)
+class ReloadGroup:
+    """`POST /reload` to the leader pod ``leader``: serve another checkpoint in place."""
+
+    group: int
+    leader: str
+    request: ReloadRequest
+
+
+Action = CreatePod | DeletePod | DrainGroup | TellLeader | ReloadGroup

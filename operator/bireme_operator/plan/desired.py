@@ -29,7 +29,8 @@ class RecoveryPolicy:
 class Desired:
     """One deployment. ``environment`` is the part that all its stage pods share.
 
-    ``stopping`` asks for the end of everything, gently: all groups are drained and nothing is made anew.
+    ``reload_mode`` says what becomes of running requests when only the checkpoint changes. ``stopping`` asks for the
+    end of everything, gently: all groups are drained and nothing is made anew.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Desired:
     drain_timeout_s: float
     paused: bool = False
     stopping: bool = False
+    reload_mode: str = "finish"
 
     @classmethod
     def of(cls, deployment: InferenceDeployment, uid: str) -> Self:

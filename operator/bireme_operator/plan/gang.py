@@ -7,10 +7,11 @@ the whole group. A pod is replaced without waiting for its predecessor to be gon
 from collections.abc import Iterator
 from typing import Final
 
+from bireme.names import Env
 from bireme_operator.plan.actions import CreatePod, DeletePod
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.group import Group
-from bireme_operator.plan.observed import Phase
+from bireme_operator.plan.observed import Phase, PodView
 from bireme_operator.plan.recovery import is_spent, wait_of
 
 LOST_GRACE_S: Final = 1.0
@@ -36,22 +37,32 @@ def repair(group: Group, desired: Desired, now: float) -> Iterator[CreatePod | D
     """End spent pods and make the missing stages, as soon as the backoff of the group allows."""
     spent = [pod for pod in group.stages.values() if is_spent(pod)]
     for pod in spent:
-        yield DeletePod(pod.name, LOST_GRACE_S, f"stage {pod.stage} ended: {pod.message or pod.exit_code}")
+        yield DeletePod(pod.name, LOST_GRACE_S, _why(pod))
     if wait_of(group.memory, desired.recovery, now).until > now:
         return
     missing = set(range(desired.stages)) - (group.stages.keys() - {pod.stage for pod in spent})
+    alone = len(missing) == desired.stages
     for stage in sorted(missing):
-        yield _create(group, stage, desired)
+        yield _create(group, stage, desired, alone=alone)
 
 
-def _create(group: Group, stage: int, desired: Desired) -> CreatePod:
+def _why(pod: PodView) -> str:
+    return f"node {pod.node} is lost" if pod.node_lost else f"stage {pod.stage} ended: {pod.message or pod.exit_code}"
+
+
+def _create(group: Group, stage: int, desired: Desired, *, alone: bool) -> CreatePod:
+    """Make one stage, of what its surviving peers serve: a checkpoint that is still to be loaded may be no good."""
     incarnation = group.memory.incarnations.get(stage, 0) + 1
+    environment, model_revision = desired.pod_environment(group.index, stage, incarnation), desired.model_revision
+    if group.memory.source and not alone:
+        model_revision = group.memory.model_revision
+        environment |= {Env.MODEL_PATH: group.memory.source, Env.MODEL_REVISION: model_revision}
     return CreatePod(
         desired.pod_name(group.index, stage, incarnation),
         group.index,
         stage,
         incarnation,
         desired.revision,
-        desired.model_revision,
-        desired.pod_environment(group.index, stage, incarnation),
+        model_revision,
+        environment,
     )

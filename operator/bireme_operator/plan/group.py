@@ -15,6 +15,13 @@ from bireme_operator.plan.memory import GroupMemory, Purpose
 from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
 from bireme_operator.plan.recovery import wait_of
 
+RELOAD_FAILED: Final = "Failed"
+RELOAD_PHASES: Final[Mapping[str, Reason]] = {
+    "Staging": Reason.STAGING,
+    "Prepared": Reason.PREPARED,
+    "Committing": Reason.COMMITTING,
+}
+"""`ReloadState.phase` while a reload is under way."""
 _STATES: Final[Mapping[str, GroupState]] = {state.value: state for state in GroupState}
 
 
@@ -30,7 +37,7 @@ class Verdict:
     @property
     def serving(self) -> bool:
         """Whether the group takes requests."""
-        return self.state is GroupState.SERVING
+        return self.state in {GroupState.SERVING, GroupState.RELOADING}
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,11 @@ class Group:
         return self.memory.index
 
     @property
+    def moving(self) -> bool:
+        """Whether the group is to be had elsewhere, because one of its nodes is to be emptied."""
+        return any(pod.node_leaving for pod in self.stages.values())
+
+    @property
     def living(self) -> list[PodView]:
         """All pods that were not asked to go."""
         return [*self.stages.values(), *self.surplus]
@@ -62,10 +74,26 @@ class Group:
         """Requests in the engine or its queue, as far as known."""
         return self.document.running + self.document.waiting if self.document else 0
 
+    @property
+    def model_revision(self) -> str:
+        """The checkpoint that the group serves, as far as known; that of its pods before it ever served."""
+        if self.document is not None:
+            return self.document.model_revision
+        return self.memory.model_revision or next((pod.model_revision for pod in self.living), "")
+
     def outdated(self, desired: Desired) -> bool:
-        """Whether any pod is of another rendering or checkpoint than wanted."""
-        wanted = (desired.revision, desired.model_revision)
-        return any((pod.revision, pod.model_revision) != wanted for pod in self.living)
+        """Whether the pods must be made anew: another rendering, or a checkpoint that never came to serve."""
+        if any(pod.revision != desired.revision for pod in self.living):
+            return True
+        return not self.memory.served and any(pod.model_revision != desired.model_revision for pod in self.living)
+
+    def stale(self, desired: Desired) -> bool:
+        """Whether the group serves another checkpoint than wanted, by its own fresh word."""
+        return self.document is not None and self.document.model_revision != desired.model_revision
+
+    def current(self, desired: Desired) -> bool:
+        """Whether rendering and checkpoint are those that are wanted."""
+        return not self.outdated(desired) and self.model_revision == desired.model_revision
 
 
 def look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) -> Group:
@@ -79,6 +107,8 @@ def look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) 
         leader = replace(leader, connected=False)
     document = leader.document if leader and leader.connected else None
     verdict = judge(memory, stages, leader, desired, now)
+    if memory.index in observed.without_quota and not memory.draining and not memory.failure:
+        verdict = Verdict(GroupState.PENDING, Reason.QUOTA, observed.without_quota[memory.index])
     return Group(memory, stages, surplus, [pod for pod in pods if pod.deleting], document, verdict)
 
 
@@ -87,7 +117,10 @@ def remember_seen(group: Group) -> GroupMemory:
     highest = dict(group.memory.incarnations)
     for pod in [*group.living, *group.deleting]:
         highest[pod.stage] = max(highest.get(pod.stage, 0), pod.incarnation)
-    return replace(group.memory, incarnations=highest)
+    if group.document is None:
+        return replace(group.memory, incarnations=highest)
+    served = group.document
+    return replace(group.memory, incarnations=highest, source=served.source, model_revision=served.model_revision)
 
 
 def remember_verdict(group: Group, now: float) -> GroupMemory:
@@ -110,7 +143,7 @@ def judge(
         return _draining(memory, leader)
     if memory.failure:
         return Verdict(GroupState.FAILED, memory.failure.reason, memory.failure.message)
-    return _incomplete(memory, stages, desired, now) or _as_the_leader_says(memory, stages, leader)
+    return _incomplete(memory, stages, desired, now) or _as_the_leader_says(memory, stages, leader, desired)
 
 
 def _draining(memory: GroupMemory, leader: LeaderView | None) -> Verdict:
@@ -123,6 +156,9 @@ def _draining(memory: GroupMemory, leader: LeaderView | None) -> Verdict:
 
 
 def _incomplete(memory: GroupMemory, stages: Mapping[int, PodView], desired: Desired, now: float) -> Verdict | None:
+    if lost := [pod for pod in stages.values() if pod.node_lost]:
+        message = f"stage {lost[0].stage} is made anew: node {lost[0].node} is lost"
+        return Verdict(GroupState.RECOVERING, Reason.NODE_LOST, message)
     down = [stage for stage in range(desired.stages) if stage not in stages or stages[stage].phase is not Phase.RUNNING]
     if not down:
         return None
@@ -131,17 +167,37 @@ def _incomplete(memory: GroupMemory, stages: Mapping[int, PodView], desired: Des
     if wait.until > now or any(pod.phase is Phase.BACKING_OFF for pod in stages.values()):
         message = f"stage {listed} waits after {max(wait.deaths, 1)} ends in a row; the last: {memory.last_death}"
         return Verdict(GroupState.BACKING_OFF, Reason.CRASH_LOOP, message)
+    unplaced = [pod for pod in stages.values() if pod.unplaced]
+    if unplaced:
+        message = f"stage {unplaced[0].stage} has no node: {unplaced[0].message}"
+        state = GroupState.RECOVERING if memory.served else GroupState.PENDING
+        return Verdict(state, Reason.UNSCHEDULABLE, message)
     if not memory.served:
         return Verdict(GroupState.STARTING, Reason.PULLING, f"stage {listed} is being started")
     reason = Reason.LEADER_LOST if 0 in down else Reason.STAGE_LOST
     return Verdict(GroupState.RECOVERING, reason, f"stage {listed} is being started again; {memory.last_death}")
 
 
-def _as_the_leader_says(memory: GroupMemory, stages: Mapping[int, PodView], leader: LeaderView | None) -> Verdict:
+def _failed_to_reload(document: StateDocument, desired: Desired) -> Verdict:
+    """Name the reason that is final for what is wanted now; anything else is tried again."""
+    reload = document.reload
+    final = reload.final and reload.wish == desired.generation
+    message = f"model revision {reload.model_revision}: {reload.message}"
+    return Verdict(GroupState.SERVING, Reason.RELOAD_FAILED if final else Reason.NONE, message, document.epoch)
+
+
+def _as_the_leader_says(
+    memory: GroupMemory, stages: Mapping[int, PodView], leader: LeaderView | None, desired: Desired
+) -> Verdict:
     without = GroupState.RECOVERING if memory.served else GroupState.STARTING
     if leader is not None and leader.connected:
         document = leader.document
         state = _STATES.get(document.state, without)
+        if state is GroupState.SERVING and document.reload.phase in RELOAD_PHASES:
+            message = f"from model revision {document.model_revision} to {document.reload.model_revision}"
+            return Verdict(GroupState.RELOADING, RELOAD_PHASES[document.reload.phase], message, document.epoch)
+        if state is GroupState.SERVING and document.reload.phase == RELOAD_FAILED:
+            return _failed_to_reload(document, desired)
         return Verdict(state, document.reason or Reason.NONE, document.message, document.epoch)
     newest = max(stages.values(), key=lambda pod: pod.started_at)
     if leader is not None and leader.heard_at >= newest.started_at:

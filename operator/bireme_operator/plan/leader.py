@@ -14,7 +14,7 @@ from bireme_operator.plan.observed import Phase
 def introduce(group: Group) -> Iterator[TellLeader]:
     """Tell each running member that knows an older leader where the leader is now."""
     leader = group.stages.get(0)
-    if leader is None or leader.phase is Phase.EXITED:
+    if leader is None or leader.phase in {Phase.PENDING, Phase.EXITED} or not leader.address:
         return
     for stage, pod in sorted(group.stages.items()):
         if stage != 0 and pod.phase is Phase.RUNNING and pod.told_leader != leader.incarnation:

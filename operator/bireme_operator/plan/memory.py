@@ -3,8 +3,8 @@
 Small and plain on purpose: it is kept in the object's status, so that budgets and backoff survive the operator.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Self
 
@@ -42,7 +42,7 @@ class GroupMemory:
 
     ``leaving`` are pods whose end was asked for: to vanish is no death for them. ``epoch`` is the last in which the
     group served, 0 if it never did. ``restarts`` only grows. ``down_since`` is None while the group serves; ``total_s``
-    is how long the last start or recovery took.
+    is how long the last start or recovery took. ``source`` and ``model_revision`` name the checkpoint that it served.
     """
 
     index: int
@@ -59,6 +59,8 @@ class GroupMemory:
     restarts: int = 0
     failure: Failure | None = None
     draining: Draining | None = None
+    source: str = ""
+    model_revision: str = ""
 
     @classmethod
     def new(cls, index: int, now: float, stages: int = 0, floor: int = 0) -> Self:
@@ -86,3 +88,14 @@ class Memory:
     groups: Mapping[int, GroupMemory] = field(default_factory=dict)
     conditions: Mapping[str, Transition] = field(default_factory=dict)
     floor: int = 0
+
+
+def without_pods(memory: Memory, names: Collection[str]) -> Memory:
+    """Return the memory without pods that were planned and could not be made: their absence is no death."""
+    if not names:
+        return memory
+    groups = {
+        index: replace(group, counted={name: deaths for name, deaths in group.counted.items() if name not in names})
+        for index, group in memory.groups.items()
+    }
+    return replace(memory, groups=groups)

@@ -37,10 +37,12 @@ def _of_group(before: GroupMemory | None, now: GroupMemory, made: Sequence[Creat
             yield News(Event.STAGE_RESTARTED, now.index, now.last_death)
     if now.state is old:
         return
-    if now.state is GroupState.SERVING:
+    if old is GroupState.RELOADING and now.state is GroupState.SERVING:
+        yield News(Event.GROUP_RELOADED, now.index, f"model revision {now.model_revision}")
+    elif now.state is GroupState.SERVING:
         took = "" if now.total_s is None else f" after {now.total_s:.1f} s"
         yield News(Event.GROUP_SERVING, now.index, f"epoch {now.epoch}{took}")
     elif now.state is GroupState.FAILED and now.failure:
         yield News(Event.GROUP_FAILED, now.index, f"{now.failure.reason}: {now.failure.message}")
-    elif old is GroupState.SERVING and now.state is not GroupState.DRAINING:
+    elif old is GroupState.SERVING and now.state not in {GroupState.DRAINING, GroupState.RELOADING}:
         yield News(Event.GROUP_LOST_PART, now.index, now.last_death or now.state)

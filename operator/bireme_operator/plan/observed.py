@@ -14,8 +14,12 @@ SILENT_AFTER_S: Final = 3 * WATCH_INTERVAL_S
 
 
 class Phase(Enum):
-    """Where a pod is in its life. The backend restarts what ended unless the exit was final."""
+    """Where a pod is in its life. The backend restarts what ended unless the exit was final.
 
+    A pod is PENDING until its process has run for the first time: it waits for a place, for an image, for a volume.
+    """
+
+    PENDING = "Pending"
     RUNNING = "Running"
     BACKING_OFF = "BackingOff"
     EXITED = "Exited"
@@ -27,7 +31,8 @@ class PodView:
 
     ``told_leader`` is the incarnation of the leader that this start of the pod last heard of. ``started_at`` is the
     start of the running process in Unix seconds, by the clock of who looks. A ``deleting`` pod is on its way out and
-    stands for nothing.
+    stands for nothing. ``node`` is where it runs; ``unplaced`` says that no node takes it (``message`` has why),
+    ``node_lost`` that its node is dead by the word of two witnesses, ``node_leaving`` that it is to be emptied.
     """
 
     name: str
@@ -44,11 +49,15 @@ class PodView:
     started_at: float = 0.0
     told_leader: int = 0
     deleting: bool = False
+    node: str = ""
+    unplaced: bool = False
+    node_lost: bool = False
+    node_leaving: bool = False
 
     @property
     def deaths(self) -> int:
         """How often the pod's process has ended so far."""
-        return self.restarts + (self.phase is not Phase.RUNNING)
+        return self.restarts + (self.phase in {Phase.BACKING_OFF, Phase.EXITED})
 
 
 @dataclass(frozen=True)
@@ -70,10 +79,16 @@ class LeaderView:
 
 @dataclass(frozen=True)
 class Observed:
-    """One consistent look. ``leaders`` by group index; a leader that never spoke is absent."""
+    """One consistent look. ``leaders`` by group index; a leader that never spoke is absent.
+
+    ``refusal`` has the backend's words when it can't make pods as they are wanted now, ``without_quota`` what it said
+    when there was no room for a whole group, by group index.
+    """
 
     pods: tuple[PodView, ...] = ()
     leaders: Mapping[int, LeaderView] = field(default_factory=dict)
+    refusal: str = ""
+    without_quota: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def by_group(self) -> Mapping[int, tuple[PodView, ...]]:

@@ -1,7 +1,7 @@
 """The planner: one look in, the actions that bring what is seen nearer to what is wanted out.
 
 Level-triggered: nothing depends on which event caused the look, and a look at a settled world plans nothing. The order
-of the policies is the order below: charge deaths, scale, roll, then each group by itself.
+of the policies is the order below: charge deaths, scale, roll, each group by itself, reload.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,6 +18,7 @@ from bireme_operator.plan.memory import Draining, GroupMemory, Memory, Purpose
 from bireme_operator.plan.news import News, news
 from bireme_operator.plan.observed import SILENT_AFTER_S, WATCH_INTERVAL_S, Observed
 from bireme_operator.plan.recovery import charge, wait_of
+from bireme_operator.plan.reload import to_reload
 from bireme_operator.plan.rollout import to_roll
 from bireme_operator.plan.scale import to_add, to_remove
 from bireme_operator.status import describe
@@ -41,11 +42,12 @@ def plan(desired: Desired, observed: Observed, memory: Memory, now: float) -> Pl
     """Plan one pass. ``memory`` is what the previous pass left (kept in status)."""
     groups = [_look(known, desired, observed, now) for known in _charged(desired, observed, memory, now)]
     actions: list[Action] = []
-    if not desired.paused:
+    if not desired.paused and not observed.refusal:
         groups = _decide(groups, desired, observed, memory, now)
         actions = [action for group in groups for action in _steps(group, desired, now)]
+        actions += to_reload(groups, desired)
     after = _remember(memory, groups, actions, now)
-    status, conditions = describe(desired, groups, after, now)
+    status, conditions = describe(desired, groups, after, now, observed.refusal)
     return Plan(
         tuple(actions),
         status,
@@ -110,8 +112,13 @@ def _remember(memory: Memory, groups: Sequence[Group], actions: Sequence[Action]
             # From here on its absence is a death, even if nobody ever sees it.
             counted={**group.memory.counted, **{pod.name: 0 for pod in own}},
             leaving=group.memory.leaving | (ended & group.memory.counted.keys()),
+            last_death=_lost_nodes(group) or group.memory.last_death,
         )
     return Memory(kept, memory.conditions, _floor(memory, groups))
+
+
+def _lost_nodes(group: Group) -> str:
+    return "; ".join(f"stage {pod.stage}: node {pod.node} is lost" for pod in group.stages.values() if pod.node_lost)
 
 
 def _floor(memory: Memory, groups: Sequence[Group]) -> int:

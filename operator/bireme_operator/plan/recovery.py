@@ -55,9 +55,9 @@ def wait_of(memory: GroupMemory, policy: RecoveryPolicy, now: float) -> Wait:
 
 
 def is_spent(pod: PodView) -> bool:
-    """Whether a pod must be made anew: its end was final, or it crashes again and again in place."""
+    """Whether a pod must be made anew: its end was final, its node is dead, or it crashes again and again in place."""
     crash_loop = pod.phase is Phase.BACKING_OFF and pod.restarts >= CRASH_LOOP_RESTARTS
-    return pod.phase is Phase.EXITED or crash_loop
+    return pod.phase is Phase.EXITED or crash_loop or pod.node_lost
 
 
 def charge(memory: GroupMemory, pods: Sequence[PodView], desired: Desired, now: float) -> GroupMemory:

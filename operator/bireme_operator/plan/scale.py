@@ -1,7 +1,8 @@
 """How many groups, and which ones go first.
 
-The least useful group goes first: a failed or unready one, then an outdated one, then the one with the fewest
-requests, then the youngest index. A group that is being drained to go does not come back; another takes its place.
+The least useful group goes first: a failed or unready one, then one whose node is to be emptied, then an outdated one,
+then the one with the fewest requests, then the youngest index. A group that is being drained to go does not come back;
+another takes its place.
 """
 
 from collections.abc import Sequence
@@ -16,24 +17,43 @@ def is_leaving(group: Group) -> bool:
     return group.memory.draining is not None and group.memory.draining.purpose is not Purpose.ROLL
 
 
+def wanted_count(groups: Sequence[Group], desired: Desired) -> int:
+    """Return how many groups there should be: one more than `spec.replicas` while any is to be had elsewhere.
+
+    It is built before the other goes, so a cordon costs no capacity; where there is no room, nothing goes.
+    """
+    moving = any(group.moving for group in groups if not is_leaving(group))
+    return desired.replicas + (moving and desired.replicas > 0)
+
+
 def to_remove(groups: Sequence[Group], desired: Desired) -> list[int]:
-    """Return the groups to drain, least useful first, so that ``desired.replicas`` stay."""
+    """Return the groups to drain, least useful first, so that no more than are wanted stay."""
     staying = [group for group in groups if not is_leaving(group)]
     ranked = sorted(
         staying,
         key=lambda group: (
             group.verdict.serving,
-            not group.outdated(desired),
+            not group.moving,
+            group.current(desired),
             group.running_requests,
             -group.index,
         ),
     )
-    return [group.index for group in ranked[: max(len(staying) - desired.replicas, 0)]]
+    excess = len(staying) - wanted_count(groups, desired)
+    return [group.index for group in ranked[:excess]] if excess > 0 else _moved(ranked, desired)
+
+
+def _moved(ranked: Sequence[Group], desired: Desired) -> list[int]:
+    """Return the group whose successor serves: one at a time, and only while every other group serves."""
+    movers = [group.index for group in ranked if group.moving]
+    others = [group for group in ranked if not group.moving]
+    built = len(ranked) > desired.replicas and others and all(group.verdict.serving for group in others)
+    return movers[:1] if built else []
 
 
 def to_add(groups: Sequence[Group], desired: Desired) -> list[int]:
     """Return the lowest free indices for the groups that are missing."""
     taken = {group.index for group in groups}
-    missing = desired.replicas - sum(not is_leaving(group) for group in groups)
-    free = (index for index in range(desired.replicas + len(taken)) if index not in taken)
+    missing = wanted_count(groups, desired) - sum(not is_leaving(group) for group in groups)
+    free = (index for index in range(desired.replicas + 1 + len(taken)) if index not in taken)
     return [index for index, _ in zip(free, range(missing), strict=False)]

@@ -1,0 +1,54 @@
+"""Which group changes its checkpoint in place now: one at a time, and only while every group serves.
+
+The wish is posted again until the group's own word agrees. A checkpoint that a group has found to be unusable is not
+posted to it again before the wish itself is a new one; the others keep theirs too.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from bireme.names import Env
+from bireme.wire.state import ReloadRequest
+from bireme_operator.plan.actions import ReloadGroup
+from bireme_operator.plan.desired import Desired
+from bireme_operator.plan.group import RELOAD_FAILED, RELOAD_PHASES, Group
+from bireme_operator.plan.scale import is_leaving
+
+LONGEST_FINISH_S: Final = 60.0
+"""New requests wait while running ones finish under the old weights, so this ends before their clients give up."""
+
+
+def to_reload(groups: Sequence[Group], desired: Desired) -> list[ReloadGroup]:
+    """Return the reload to ask for in this pass, if any."""
+    staying = [group for group in groups if not is_leaving(group)]
+    under_way = [group for group in staying if group.document and group.document.reload.phase in RELOAD_PHASES]
+    if under_way:
+        return [_reload(group, desired) for group in under_way if _goes_elsewhere(group, desired)]
+    if any(_refuses(group, desired) for group in staying) or any(not group.verdict.serving for group in staying):
+        return []
+    stale = [group for group in staying if group.memory.draining is None and group.stale(desired)]
+    stale = [group for group in stale if not group.outdated(desired)]
+    return [_reload(group, desired) for group in sorted(stale, key=lambda g: (g.running_requests, g.index))[:1]]
+
+
+def _goes_elsewhere(group: Group, desired: Desired) -> bool:
+    assert group.document is not None
+    return group.document.reload.model_revision != desired.model_revision
+
+
+def _refuses(group: Group, desired: Desired) -> bool:
+    if group.document is None:
+        return False
+    reload = group.document.reload
+    return reload.phase == RELOAD_FAILED and reload.final and reload.wish == desired.generation
+
+
+def _reload(group: Group, desired: Desired) -> ReloadGroup:
+    request = ReloadRequest(
+        source=desired.environment.get(Env.MODEL_PATH, ""),
+        model_revision=desired.model_revision,
+        mode=desired.reload_mode,
+        deadline_s=min(desired.drain_timeout_s, LONGEST_FINISH_S),
+        wish=desired.generation,
+    )
+    return ReloadGroup(group.index, group.stages[0].name, request)

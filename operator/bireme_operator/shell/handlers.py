@@ -1,0 +1,75 @@
+"""All that knows Kopf: it watches and keeps the watches alive; an event is stored and its key enqueued, nothing else.
+
+No create, update or field handler, no timer, no daemon: so Kopf writes no annotation and no finalizer, and an event
+that is lost is found at the next one or at the next resync.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import kopf
+
+from bireme.names import GROUP, VERSION, Label
+from bireme_operator.kube.resources import DEPLOYMENTS, PODS
+from bireme_operator.queue import WorkQueue
+from bireme_operator.shell.store import Key, Store
+
+_SERVER_TIMEOUT_S: Final = 30  # whole, or the server refuses it
+_CLIENT_TIMEOUT_S: Final = 35
+_CHUNK: Final = 500
+
+
+def registry_of(
+    store: Store, queue: WorkQueue[Key], health: Callable[[], dict[str, Any]], *, nodes: bool
+) -> kopf.OperatorRegistry:
+    """Return Kopf's registry with our handlers; ``nodes`` says whether there is the right to watch nodes."""
+    registry = kopf.OperatorRegistry()
+
+    # Handlers that are no coroutines would run in threads, and the store belongs to the loop.
+    async def login(**known: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**known) or kopf.login_with_kubeconfig(**known)
+
+    async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        _configure(settings)
+
+    async def probe(**_: Any) -> dict[str, Any]:
+        return health()
+
+    async def deployment_seen(event: Any, **_: Any) -> None:
+        body = event["object"]
+        if store.see_deployment(body, gone=event["type"] == "DELETED"):
+            queue.add((body["metadata"]["namespace"], body["metadata"]["name"]), urgent=event["type"] is not None)
+
+    async def pod_seen(event: Any, **_: Any) -> None:
+        key = store.see_pod(event["object"], gone=event["type"] == "DELETED")
+        if key is not None:
+            queue.add(key, urgent=event["type"] is not None)
+
+    async def node_seen(event: Any, **_: Any) -> None:
+        for key in store.see_node(event["object"], gone=event["type"] == "DELETED"):
+            queue.add(key)
+
+    kopf.on.login(registry=registry)(login)
+    kopf.on.startup(registry=registry)(configure)
+    kopf.on.probe(registry=registry, id="operator")(probe)
+    kopf.on.event(GROUP, VERSION, DEPLOYMENTS.plural, registry=registry)(deployment_seen)
+    kopf.on.event("v1", PODS.plural, labels={str(Label.STAGE): kopf.PRESENT}, registry=registry)(pod_seen)
+    if nodes:
+        kopf.on.event("v1", "nodes", registry=registry)(node_seen)
+    return registry
+
+
+def _configure(settings: kopf.OperatorSettings) -> None:
+    # A watch that has fallen silent is closed and opened again before half a minute is over.
+    settings.watching.server_timeout = _SERVER_TIMEOUT_S
+    settings.watching.client_timeout = _CLIENT_TIMEOUT_S
+    settings.watching.inactivity_timeout = _CLIENT_TIMEOUT_S
+    settings.watching.chunk_size = _CHUNK
+    settings.watching.label_selectors["v1", PODS.plural] = str(Label.STAGE)
+    settings.posting.enabled = False
+    settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 5, 10, 20)
+    # Without state-tracking handlers none of these is ever written; if one slips in, it is at least ours.
+    settings.persistence.finalizer = f"{GROUP}/operator"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)

@@ -1,0 +1,109 @@
+"""Puts the operator together and lets it run: connection, Lease, watches, workers. Whatever of it ends, ends all of it.
+
+Kopf cancels every task of its loop that it did not find when it began, so ours are begun before it and ended after.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import aiohttp
+import kopf
+
+from bireme_operator.kube.client import Kube, connected
+from bireme_operator.local.clock import steady_clock
+from bireme_operator.queue import WorkQueue
+from bireme_operator.shell.case import Tools
+from bireme_operator.shell.election import Candidate, Election
+from bireme_operator.shell.handlers import registry_of
+from bireme_operator.shell.nodes import Nodes
+from bireme_operator.shell.reconciler import Reconciler
+from bireme_operator.shell.settings import Settings
+from bireme_operator.shell.store import Key, Store
+
+log = logging.getLogger(__name__)
+
+Visit = Callable[[Key], Awaitable[float | None]]
+Worker = Callable[[WorkQueue[Key], Visit], Awaitable[None]]
+
+
+async def run(settings: Settings, worker: Worker, stop: asyncio.Event) -> None:
+    """Run until ``stop`` is set.
+
+    Raises:
+        LostLease: another process may act now.
+    """
+    async with connected() as kube, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        await _Operator(settings, kube, session).run(worker, stop)
+
+
+class _Operator:
+    def __init__(self, settings: Settings, kube: Kube, session: aiohttp.ClientSession) -> None:
+        self._settings = settings
+        # Delays and documents are dated by a clock that never jumps.
+        clock = steady_clock()
+        candidate = Candidate(settings.lease_namespace, settings.lease_name, settings.identity, settings.lease_seconds)
+        self._election = Election(kube, candidate, time.monotonic)
+        self._store = Store(clock)
+        self._queue: WorkQueue[Key] = WorkQueue(clock, random.random)
+        self._nodes = Nodes(kube, clock)
+        tools = Tools(
+            kube=kube.guarded(self._election.may_write),
+            store=self._store,
+            session=session,
+            clock=clock,
+            master_key=settings.master_key_file.read_bytes().strip(),
+            worker_image=settings.worker_image,
+            router_image=settings.router_image,
+            identity=settings.identity,
+            nodes=self._nodes,
+            sees_nodes=not settings.namespaces,
+        )
+        self._reconciler = Reconciler(tools, self._queue)
+
+    async def run(self, worker: Worker, stop: asyncio.Event) -> None:
+        """Run until ``stop`` is set or a part ends."""
+        loop = asyncio.get_running_loop()
+        duties = [loop.create_task(self._election.run())]
+        duties += [loop.create_task(self._work(worker)) for _ in range(self._settings.workers)]
+        duties += [loop.create_task(self._nodes.run()), loop.create_task(_wait(stop))]
+        watching = loop.create_task(self._watch())
+        try:
+            done, _ = await asyncio.wait([*duties, watching], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in [*duties, watching]:
+                task.cancel()
+            await asyncio.gather(*duties, watching, return_exceptions=True)
+            await self._reconciler.close()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._election.release(), 2.0)
+
+    async def _work(self, worker: Worker) -> None:
+        await self._election.won.wait()
+        await worker(self._queue, self._reconciler.visit)
+
+    async def _watch(self) -> None:
+        namespaces = self._settings.namespaces
+        options = kopf.OperatorSettings()
+        options.scanning.disabled = bool(namespaces)  # a namespaced role may list neither CRDs nor namespaces
+        await kopf.operator(
+            registry=registry_of(self._store, self._queue, self._health, nodes=not namespaces),
+            settings=options,
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            liveness_endpoint=f"http://0.0.0.0:{self._settings.probe_port}/healthz",
+            stop_flag=asyncio.Event(),  # signals are main's
+        )
+
+    def _health(self) -> dict[str, object]:
+        return {"leading": self._election.won.is_set(), "queued": len(self._queue)}
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

@@ -1,0 +1,120 @@
+"""A pod as the operator keeps it: the few facts that a plan needs, never the body, which is ten times as large.
+
+What the kubelet says in its own words is translated here into the planner's phases, and nowhere else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bireme.api.local import WORKER_CONTAINER
+from bireme.names import Exit, Label
+from bireme_operator.plan.observed import Phase, PodView
+
+FINAL_EXITS: Final = (Exit.DRAINED, Exit.BAD_CONFIGURATION, Exit.BAD_CHECKPOINT)
+"""Ends after which the same start can't help, whatever `restartPolicy` makes the kubelet do."""
+_ENDED: Final = ("Failed", "Succeeded")
+
+
+@dataclass(frozen=True)
+class PodRecord:
+    """One stage pod at one version. ``start`` is the same for as long as its process is."""
+
+    uid: str
+    version: int
+    namespace: str
+    owner: str
+    owner_uid: str
+    view: PodView
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name of the deployment."""
+        return self.namespace, self.owner
+
+    @property
+    def bound(self) -> bool:
+        """Whether the pod has a node and its process has not run yet."""
+        return self.view.phase is Phase.PENDING and self.view.node != ""
+
+    @property
+    def start(self) -> tuple[str, int]:
+        """Identity of the present run of the pod's process, or of the wait for the first."""
+        return self.uid, -1 if self.view.phase is Phase.PENDING else self.view.restarts
+
+
+def record_of(pod: Mapping[str, Any]) -> PodRecord | None:
+    """Return the record of a pod object, or None when it is no stage pod of ours."""
+    meta = pod["metadata"]
+    owner = next((o for o in meta.get("ownerReferences") or () if o.get("controller")), None)
+    view = _view(pod)
+    if owner is None or view is None:
+        return None
+    version = int(meta["resourceVersion"])
+    return PodRecord(meta["uid"], version, meta["namespace"], owner["name"], owner["uid"], view)
+
+
+def _view(pod: Mapping[str, Any]) -> PodView | None:
+    meta, status = pod["metadata"], pod.get("status") or {}
+    labels = meta.get("labels") or {}
+    try:
+        group, stage, incarnation = (
+            int(labels[label]) for label in (Label.GROUP_INDEX, Label.STAGE, Label.INCARNATION)
+        )
+    except (KeyError, ValueError):
+        return None
+    phase, code, message = _process(status)
+    unplaced = _unplaced(status) if phase is Phase.PENDING else None
+    return PodView(
+        name=meta["name"],
+        group=group,
+        stage=stage,
+        incarnation=incarnation,
+        revision=labels.get(Label.REVISION, ""),
+        model_revision=labels.get(Label.MODEL_REVISION, ""),
+        phase=phase,
+        address=status.get("podIP") or "",
+        restarts=int(_worker(status).get("restartCount") or 0),
+        exit_code=code,
+        message=message if unplaced is None else unplaced,
+        deleting="deletionTimestamp" in meta,
+        node=(pod.get("spec") or {}).get("nodeName") or "",
+        unplaced=unplaced is not None,
+    )
+
+
+def _worker(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    containers = status.get("containerStatuses") or ()
+    return next((one for one in containers if one.get("name") == WORKER_CONTAINER), {})
+
+
+def _process(status: Mapping[str, Any]) -> tuple[Phase, int | None, str]:
+    """Return the phase, the exit code of the last end, and what was said at it."""
+    worker = _worker(status)
+    state = worker.get("state") or {}
+    last = state.get("terminated") or (worker.get("lastState") or {}).get("terminated") or {}
+    code = last.get("exitCode")
+    words = _last_words(last) or str(status.get("message") or status.get("reason") or "")
+    if status.get("phase") in _ENDED:
+        # Evicted pods and pods of a node that shut down end without a word about their containers.
+        return Phase.EXITED, code, words
+    if "running" in state:
+        return Phase.RUNNING, code, words
+    if last:
+        return (Phase.EXITED if code in FINAL_EXITS else Phase.BACKING_OFF), code, words
+    waiting = state.get("waiting") or {}
+    return Phase.PENDING, None, ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+
+
+def _last_words(terminated: Mapping[str, Any]) -> str:
+    lines = [line.strip() for line in str(terminated.get("message") or "").splitlines() if line.strip()]
+    told = lines[-1] if lines else str(terminated.get("reason") or "")
+    return told[:500]
+
+
+def _unplaced(status: Mapping[str, Any]) -> str | None:
+    """Return the scheduler's words when it finds no node."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "not scheduled")
+    return None

@@ -1,0 +1,49 @@
+"""Fixtures of the operator's tests: the control plane of the session, a kubelet for the stages, operators as processes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.cluster import ControlPlane
+from tests.operator.deployments import Deployments
+from tests.operator.process import OperatorProcess
+from tests.operator.stage_kubelet import StageKubelet
+
+StartOperator = Callable[..., OperatorProcess]
+
+
+@pytest.fixture
+def deployments(crd: ControlPlane, namespace: str) -> Deployments:
+    """The objects of the test's namespace."""
+    return Deployments(crd, namespace)
+
+
+@pytest.fixture
+def kubelet(crd: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[StageKubelet]:
+    """Runs the stage pods of the namespace as processes that behave like stages."""
+    with StageKubelet(crd, namespace, tmp_path / "pods") as kubelet:
+        yield kubelet
+
+
+@pytest.fixture
+def start_operator(crd: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[StartOperator]:
+    """Start an operator for the namespace; it ends with the test."""
+    key = tmp_path / "master-key"
+    key.write_text("k" * 40)
+    with ExitStack() as running:
+
+        def start(
+            name: str = "operator",
+            worker_image: str = "worker",
+            kubeconfig: Path = crd.kubeconfig,
+            *,
+            cluster: bool = False,
+        ) -> OperatorProcess:
+            log = tmp_path / f"{name}.log"
+            operator = OperatorProcess(kubeconfig, namespace, key, log, name=name, image=worker_image, cluster=cluster)
+            running.callback(operator.kill)
+            return operator
+
+        yield start

@@ -1,0 +1,94 @@
+"""Makes, changes and reads the InferenceDeployments and pods of one namespace, as they are on the wire."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from bireme.names import Label
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.polling import eventually
+
+MERGE = {"content-type": "application/merge-patch+json"}
+
+
+@dataclass(frozen=True)
+class Deployments:
+    """See the module."""
+
+    plane: ControlPlane
+    namespace: str
+
+    @property
+    def url(self) -> str:
+        return f"/apis/bireme.dev/v1alpha1/namespaces/{self.namespace}/inferencedeployments"
+
+    def create(self, name: str = "demo", replicas: int = 1, stages: int = 2, **spec: Any) -> dict[str, Any]:
+        body = {
+            "apiVersion": "bireme.dev/v1alpha1",
+            "kind": "InferenceDeployment",
+            "metadata": {"name": name},
+            "spec": {
+                "replicas": replicas,
+                "model": {"source": {"path": "/models/m"}, "revision": "one"},
+                "parallelism": {"pipeline": stages},
+                "rollout": {"drainTimeoutSeconds": 5},
+                **spec,
+            },
+        }
+        made = self.plane.api.post(self.url, json=body)
+        assert made.status_code == 201, made.text
+        return dict(made.json())
+
+    def change(self, name: str = "demo", **spec: Any) -> None:
+        changed = self.plane.api.patch(f"{self.url}/{name}", json={"spec": spec}, headers=MERGE)
+        assert changed.status_code == 200, changed.text
+
+    def get(self, name: str = "demo") -> dict[str, Any]:
+        return dict(self.plane.api.get(f"{self.url}/{name}").raise_for_status().json())
+
+    def delete(self, name: str = "demo") -> None:
+        self.plane.api.delete(f"{self.url}/{name}").raise_for_status()
+
+    def condition(self, kind: str, name: str = "demo") -> dict[str, Any]:
+        conditions = self.get(name).get("status", {}).get("conditions", [])
+        return next((one for one in conditions if one["type"] == kind), {"status": "Missing"})
+
+    def await_condition(self, kind: str, status: str = "True", name: str = "demo") -> dict[str, Any]:
+        """Wait until a condition of the present generation has this status."""
+
+        def holds() -> dict[str, Any] | None:
+            body = self.get(name)
+            conditions = {one["type"]: one for one in body.get("status", {}).get("conditions", [])}
+            found: dict[str, Any] = conditions.get(kind, {})
+            current = body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"]
+            return found if current and found.get("status") == status else None
+
+        return eventually(holds)
+
+    def pods(self, name: str = "demo") -> list[dict[str, Any]]:
+        """The stage pods, those on their way out included."""
+        query = {"labelSelector": f"{Label.DEPLOYMENT}={name},{Label.STAGE}"}
+        found = self.plane.api.get(f"/api/v1/namespaces/{self.namespace}/pods", params=query).raise_for_status()
+        return list(found.json()["items"])
+
+    def living(self, name: str = "demo") -> dict[tuple[int, int], dict[str, Any]]:
+        """The pods that stay, by group and stage."""
+        pods = [pod for pod in self.pods(name) if "deletionTimestamp" not in pod["metadata"]]
+        placed = {(int(label(pod, Label.GROUP_INDEX)), int(label(pod, Label.STAGE))): pod for pod in pods}
+        assert len(placed) == len(pods), "a stage has two pods"
+        return placed
+
+    def incarnation(self, group: int, stage: int, name: str = "demo") -> str:
+        """The incarnation of a stage's pod, empty while there is none."""
+        pod = self.living(name).get((group, stage))
+        return "" if pod is None else label(pod, Label.INCARNATION)
+
+    def uids(self, name: str = "demo") -> dict[tuple[int, int], str]:
+        return {place: pod["metadata"]["uid"] for place, pod in self.living(name).items()}
+
+    def delete_pod(self, pod: dict[str, Any], grace: int = 0) -> None:
+        url = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}"
+        self.plane.api.request("DELETE", url, json={"gracePeriodSeconds": grace}).raise_for_status()
+
+
+def label(pod: dict[str, Any], name: str) -> str:
+    return str(pod["metadata"]["labels"][name])

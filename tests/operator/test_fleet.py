@@ -1,0 +1,118 @@
+"""The whole chain on simulated nodes: the scheduler binds, kubelets run real workers and a real router, a model answers."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bireme.names import Label, Port
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.polling import eventually
+from tests.fleet.fixtures import WORKER_IMAGE
+from tests.fleet.fleet import Fleet
+from tests.operator.conftest import StartOperator
+from tests.operator.deployments import Deployments, label
+
+QUESTION = {
+    "model": "demo",
+    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "temperature": 0,
+    "max_tokens": 12,
+}
+
+
+APART = {
+    "labelSelector": {"matchLabels": {str(Label.DEPLOYMENT): "demo", "app.kubernetes.io/component": "worker"}},
+    "topologyKey": "kubernetes.io/hostname",
+}
+
+
+def serve(deployments: Deployments, model: Path, recovery: dict[str, int] | None = None, **pod: Any) -> None:
+    worker = {
+        "name": "worker",
+        "image": WORKER_IMAGE,
+        "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+        "resources": {"requests": {"cpu": "1"}},
+    }
+    deployments.create(
+        stages=2,
+        model={"source": {"path": str(model)}, "revision": "one"},
+        engine={"maxModelLength": 512, "kvCache": {"bytes": "64Mi"}},
+        template={"spec": {"containers": [worker], **pod}},
+        recovery=recovery or {},
+    )
+
+
+def router(plane: ControlPlane, namespace: str) -> str:
+    """The base URL of the router's pod, once it is ready."""
+    query = {"labelSelector": f"{Label.ROLE}=router"}
+
+    def ready() -> str | None:
+        for pod in plane.api.get(f"/api/v1/namespaces/{namespace}/pods", params=query).json()["items"]:
+            conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
+            if conditions.get("Ready") == "True":
+                return f"http://{pod['status']['podIP']}:{int(Port.ROUTER)}"
+        return None
+
+    return eventually(ready)
+
+
+def answer(url: str) -> str:
+    response = httpx.post(f"{url}/v1/chat/completions", json=QUESTION, timeout=60, trust_env=False)
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["message"]["content"])
+
+
+def loads(pod: dict[str, Any]) -> str:
+    """How often the ranks of a stage have read their checkpoint."""
+    text = httpx.get(f"http://{pod['status']['podIP']}:8001/metrics", trust_env=False).raise_for_status().text
+    return next(line for line in text.splitlines() if line.startswith("bireme_checkpoint_loads_total"))
+
+
+@pytest.mark.system
+@pytest.mark.timeout(240, func_only=True)
+def test_a_model_answers_and_survives_the_loss_of_a_stage(
+    fleet: Fleet, deployments: Deployments, start_operator: StartOperator, smollm2_dir: Path
+) -> None:
+    start_operator("operator", worker_image=WORKER_IMAGE)
+    serve(deployments, smollm2_dir)
+    deployments.await_condition("Ready")
+    url = router(fleet.plane, deployments.namespace)
+    eventually(lambda: httpx.get(f"{url}/readyz", trust_env=False).status_code == 200)
+    assert "Paris" in answer(url)
+    before = deployments.living()
+    leader_loads = loads(before[0, 0])
+    epoch = deployments.get()["status"]["groups"][0]["epoch"]
+    deployments.delete_pod(before[0, 1])
+    eventually(lambda: deployments.get()["status"]["groups"][0]["epoch"] > epoch)
+    deployments.await_condition("Ready")
+    after = deployments.living()
+    assert after[0, 0]["metadata"]["uid"] == before[0, 0]["metadata"]["uid"]
+    assert label(after[0, 1], Label.INCARNATION) == "2"
+    assert loads(after[0, 0]) == leader_loads, "the survivor kept its weights"
+    deployments.change(model={"revision": "two"})
+    deployments.await_condition("Ready")
+    assert deployments.get()["status"]["modelRevision"] == "two"
+    assert deployments.uids() == {place: pod["metadata"]["uid"] for place, pod in after.items()}, "loaded in place"
+    eventually(lambda: httpx.get(f"{url}/readyz", trust_env=False).status_code == 200)
+    assert "Paris" in answer(url)
+
+
+@pytest.mark.system
+@pytest.mark.timeout(240, func_only=True)
+def test_the_stage_of_a_dead_node_is_replaced_and_the_leader_keeps_its_weights(
+    fleet: Fleet, deployments: Deployments, start_operator: StartOperator, smollm2_dir: Path
+) -> None:
+    start_operator("operator", worker_image=WORKER_IMAGE)
+    spread = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [APART]}}
+    serve(deployments, smollm2_dir, recovery={"nodeLostAfterSeconds": 5}, affinity=spread)
+    deployments.await_condition("Ready")
+    before = deployments.living()
+    leader_loads = loads(before[0, 0])
+    fleet.node(before[0, 1]["spec"]["nodeName"]).kill()
+    eventually(lambda: deployments.incarnation(0, 1) == "2", within=20)
+    deployments.await_condition("Ready")
+    after = deployments.living()
+    assert after[0, 0]["metadata"]["uid"] == before[0, 0]["metadata"]["uid"]
+    assert loads(after[0, 0]) == leader_loads

@@ -1,0 +1,62 @@
+"""The rights that docs/operator.md lists are enough: an operator that has no others makes a group serve."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.credentials import User, write_kubeconfig
+from tests.controlplane.polling import eventually
+from tests.operator.conftest import StartOperator
+from tests.operator.deployments import Deployments
+from tests.operator.stage_kubelet import StageKubelet
+
+_PAGE = Path(__file__).parents[2] / "docs" / "operator.md"
+_CLUSTER_WIDE = "--all-namespaces"
+
+
+def documented() -> list[dict[str, Any]]:
+    """The rules of the page's table that a namespaced operator needs."""
+    lines = _PAGE.read_text().partition("## Rights that it needs")[2].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")][2:]
+    return [rule(*row) for row in rows if _CLUSTER_WIDE not in row[1] and "kube-node-lease" not in row[1]]
+
+
+def rule(group: str, resources: str, verbs: str) -> dict[str, Any]:
+    names = resources.partition(", in ")[0]
+    return {
+        "apiGroups": ["" if group == "core" else group],
+        "resources": [name.strip() for name in names.split(",")],
+        "verbs": [verb.strip() for verb in verbs.split(",")],
+    }
+
+
+def account(plane: ControlPlane, namespace: str, directory: Path) -> Path:
+    """Make a service account with the documented rights and return its kubeconfig."""
+    core, rbac = f"/api/v1/namespaces/{namespace}", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    name = {"metadata": {"name": "operator"}}
+    plane.api.post(f"{core}/serviceaccounts", json=name).raise_for_status()
+    plane.api.post(f"{rbac}/roles", json=name | {"rules": documented()}).raise_for_status()
+    subject = {"kind": "ServiceAccount", "name": "operator", "namespace": namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"}
+    binding = name | {"roleRef": reference, "subjects": [subject]}
+    plane.api.post(f"{rbac}/rolebindings", json=binding).raise_for_status()
+    issued = plane.api.post(f"{core}/serviceaccounts/operator/token", json={"spec": {}}).raise_for_status().json()
+    path = directory / "operator.kubeconfig"
+    user = User("operator", token=issued["status"]["token"])
+    write_kubeconfig(path, url=plane.url, authority=plane.files.authority, user=user)
+    return path
+
+
+def test_the_documented_rights_are_enough(
+    crd: ControlPlane, deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, tmp_path: Path
+) -> None:
+    operator = start_operator(kubeconfig=account(crd, deployments.namespace, tmp_path))
+    deployments.create(replicas=1, stages=2)
+    deployments.await_condition("Ready")
+    deployments.delete_pod(deployments.living()[0, 1])
+    eventually(lambda: deployments.incarnation(0, 1) == "2")
+    deployments.await_condition("Ready")
+    deployments.change(replicas=0)
+    eventually(lambda: not deployments.pods())
+    assert operator.stop() == 0
+    assert "forbidden" not in operator.log.read_text()

@@ -1,0 +1,171 @@
+"""What only a cluster has: pods without a place, nodes that die, a server that refuses pods."""
+
+from dataclasses import replace
+
+import pytest
+
+from bireme.names import ConditionType, GroupState, Reason
+from bireme.wire.state import StageState
+from bireme_operator.plan.actions import CreatePod, DeletePod
+from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
+from bireme_operator.plan.plan import plan
+from bireme_operator.plan.suspects import suspects
+from tests.planner.world import START, World, document, wanted
+
+
+def seen(world: World, **changes: object) -> Observed:
+    return replace(world.observe(), **changes)  # type: ignore[arg-type]
+
+
+def test_a_pod_without_a_place_makes_its_group_pending_with_the_scheduler_s_words() -> None:
+    world = World(wanted(replicas=1))
+    world.step()
+    name = world.pod(0, 1).name
+    waiting = {"phase": Phase.PENDING, "unplaced": True, "message": "0/4 nodes are available"}
+    world.pods[name] = replace(world.pods[name], **waiting)  # type: ignore[arg-type]
+    result = world.step()
+    group = result.status.groups[0]
+    assert (group.state, group.reason) == (GroupState.PENDING, Reason.UNSCHEDULABLE)
+    assert "0/4 nodes are available" in group.message
+    scheduled = next(c for c in result.status.conditions if c.type == ConditionType.SCHEDULED)
+    assert scheduled.status == "False"
+    assert not result.actions, "it is waited for"
+
+
+def test_a_pod_that_was_never_started_has_died_of_nothing() -> None:
+    world = World(wanted(replicas=1))
+    world.step()
+    for name, pod in world.pods.items():
+        world.pods[name] = replace(pod, phase=Phase.PENDING)
+    assert world.step().status.restarts == 0
+
+
+def test_the_stage_of_a_lost_node_alone_is_made_anew() -> None:
+    world = World(wanted())
+    world.settle()
+    pod = world.pod(1, 1)
+    world.pods[pod.name] = replace(pod, node="n7", node_lost=True)
+    result = world.step()
+    assert [(a.group, a.stage, a.incarnation) for a in result.actions if isinstance(a, CreatePod)] == [(1, 1, 2)]
+    assert [action.name for action in result.actions if isinstance(action, DeletePod)] == [pod.name]
+    group = result.status.groups[1]
+    assert (group.state, group.reason) == (GroupState.RECOVERING, Reason.NODE_LOST)
+    assert "n7" in group.message
+    assert world.settle().status.ready_replicas == 2
+
+
+def test_pods_that_the_server_refuses_are_not_made_and_nothing_that_serves_is_touched() -> None:
+    world = World(wanted())
+    world.settle()
+    world.desired = replace(world.desired, revision="rev2", generation=2)
+    result = plan(world.desired, seen(world, refusal="unknown field"), world.memory, world.now)
+    assert result.actions == ()
+    conditions = {condition.type: condition for condition in result.status.conditions}
+    assert (conditions["Stalled"].status, conditions["Stalled"].reason) == ("True", Reason.INVALID_TEMPLATE)
+    assert conditions["Ready"].message == "unknown field"
+    assert conditions["Available"].status == "True"
+
+
+def test_a_group_without_quota_says_so() -> None:
+    world = World(wanted(replicas=1))
+    world.step()
+    result = plan(world.desired, seen(world, without_quota={0: "exceeded quota: q"}), world.memory, world.now)
+    assert (result.status.groups[0].state, result.status.groups[0].reason) == (GroupState.PENDING, Reason.QUOTA)
+
+
+def placed(stage: int, **changes: object) -> PodView:
+    base = PodView(f"p{stage}", 0, stage, 1, "r", "m", Phase.RUNNING, "127.0.0.1", started_at=START, node=f"n{stage}")
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def leader_says(unheard_s: float, heard_at: float = START + 60, **changes: object) -> dict[int, LeaderView]:
+    stages = (StageState(0, 1, "b", 0.0, ()), StageState(1, 1, "b", unheard_s, ()))
+    said = LeaderView("p0", document(placed(0), stages=stages), heard_at)
+    return {0: replace(said, **changes)}  # type: ignore[arg-type]
+
+
+NOW = START + 60.5
+DOUBTS = {
+    "all is well": (leader_says(0.2), {}, set()),
+    "the leader does not hear a stage": (leader_says(2.5), {}, {"n1"}),
+    "the leader is silent": (leader_says(0.2, heard_at=START + 50), {}, {"n0"}),
+    "the leader's stream is broken": (leader_says(0.2, connected=False), {}, {"n0"}),
+    "the leader never spoke": ({}, {}, {"n0"}),
+    "the leader has just started": ({}, {"started_at": NOW - 1}, set()),
+}
+
+
+@pytest.mark.parametrize("case", DOUBTS)
+def test_a_node_is_doubted_on_the_word_of_its_peers_or_by_our_own_ear(case: str) -> None:
+    leaders, leader, doubted = DOUBTS[case]
+    assert suspects(Observed((placed(0, **leader), placed(1)), leaders), NOW) == doubted
+
+
+def test_a_pod_that_does_not_start_brings_its_node_into_doubt_after_a_while() -> None:
+    pod = placed(1, phase=Phase.PENDING, started_at=NOW - 5)
+    leaders = leader_says(0.2)
+    assert suspects(Observed((placed(0), pod), leaders), NOW) == set()
+    assert suspects(Observed((placed(0), replace(pod, started_at=NOW - 11)), leaders), NOW) == {"n1"}
+
+
+def test_a_pod_on_its_way_out_says_nothing_of_its_node() -> None:
+    assert suspects(Observed((placed(0, deleting=True),)), NOW) == set()
+
+
+def cordon(world: World, group: int, *, leaving: bool = True) -> None:
+    for name, pod in world.pods.items():
+        if pod.group == group:
+            world.pods[name] = replace(pod, node_leaving=leaving)
+
+
+def groups_of(world: World) -> set[int]:
+    return {pod.group for pod in world.pods.values()}
+
+
+def test_a_group_on_a_cordoned_node_goes_when_its_successor_serves() -> None:
+    world = World(wanted())
+    world.settle()
+    cordon(world, 0)
+    world.mute.add(2)
+    world.step()
+    world.step()
+    assert groups_of(world) == {0, 1, 2}
+    assert not world.deleted, "the successor does not serve yet"
+    world.mute.clear()
+    assert world.settle().status.ready_replicas == 2
+    assert groups_of(world) == {1, 2}
+
+
+def test_groups_on_cordoned_nodes_go_one_after_the_other() -> None:
+    world = World(wanted())
+    world.settle()
+    cordon(world, 0)
+    cordon(world, 1)
+    for _ in range(50):
+        serving = world.step().status.ready_replicas
+        assert serving >= 2
+        world.advance(1)
+    assert not any(pod.node_leaving for pod in world.pods.values())
+    assert len(groups_of(world)) == 2
+
+
+def test_a_successor_that_finds_no_place_costs_nothing() -> None:
+    world = World(wanted(replicas=1))
+    world.settle()
+    cordon(world, 0)
+    world.mute.add(1)
+    for _ in range(20):
+        assert world.step().status.ready_replicas == 1
+        world.advance(1)
+    cordon(world, 0, leaving=False)
+    world.settle()
+    assert groups_of(world) == {0}, "the cordon was taken back"
+
+
+def test_nothing_is_made_for_a_cordon_when_no_group_is_wanted() -> None:
+    world = World(wanted(replicas=1))
+    world.settle()
+    cordon(world, 0)
+    world.desired = replace(world.desired, replicas=0, generation=2)
+    world.settle()
+    assert not world.pods
