@@ -91,6 +91,7 @@ def test_a_row_that_is_not_finite_fails_alone() -> None:
     engine.run()
     assert engine.finished == {bad: "error", good: "length"}
     assert "finite" in engine.messages[bad]
+    assert engine.scheduler.counters.nonfinite == 1
 
 
 def test_what_a_failed_request_computed_is_not_found_by_later_ones() -> None:

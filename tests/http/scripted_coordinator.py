@@ -70,6 +70,8 @@ class ScriptedCoordinator:
     token: bytes
     revision: str = "rev-1"
     context: int = 512
+    source: str = ""
+    text: str = ""
     script: Callable[[Submit], Script] = lambda _: Script()
     logprobs: Callable[[int, int], Logprobs] = logprobs_of
     submits: list[Submit] = field(default_factory=list)
@@ -122,7 +124,7 @@ class ScriptedCoordinator:
 
     def _serving(self, serving: bool, reason: str, message: str, retry_after_s: float) -> Serving:
         limits = Limits(self.context, running=64, queue=36)
-        return Serving(serving, reason, message, retry_after_s, 1, self.revision, 0, limits)
+        return Serving(serving, reason, message, retry_after_s, 1, self.revision, 0, limits, self.source, self.text)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         channel = Channel(reader, writer, request_codec)

@@ -15,7 +15,7 @@ END = 2
 WORDS = "one 😀 two, three 👩‍🚀 STOP four 東京 five"
 PLAIN = Generation(
     request_id="r", created=0, prompt=[5], choices=1, sampling=Sampling(stop_ids=(END,)), max_tokens=100, stops=(),
-    priority=0, journal=False, include_usage=False, revision=None, resumed={},
+    priority=0, journal=False, include_usage=False, return_ids=False, revision=None, resumed={},
 )  # fmt: skip
 
 

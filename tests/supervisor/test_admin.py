@@ -126,10 +126,29 @@ async def test_what_is_not_built_says_so_and_what_is_the_leaders_names_it(lastin
     leader, other = lasting_group
     await leader.until_serving()
     assert (await leader.post("/abort", {"request_id": "r1"}))[0] == 200
-    code, text = await leader.post("/reload", {"source": "/m", "model_revision": "2"})
+    code, text = await leader.post("/adopt", {"group": "g", "stage": 1, "incarnation": 2, "leader": "127.0.0.1"})
     assert (code, "not built" in text) == (501, True)
+    code, text = await other.post("/reload", {"source": "/m", "model_revision": "2"})
+    assert (code, leader.address in text) == (409, True)
     code, text = await other.post("/abort", {"request_id": "r1"})
     assert (code, leader.address in text) == (409, True)
+
+
+@pytest.mark.parametrize(
+    "change", [{"source": "models/2"}, {"model_revision": ""}, {"mode": "later"}, {"deadline_s": -1}, {"source": 5}]
+)
+async def test_a_reload_that_can_not_be_meant_is_refused(lasting_group: Group, change: dict[str, object]) -> None:
+    leader, _ = lasting_group
+    await leader.until_serving()
+    code, _ = await leader.post("/reload", {"source": "/models/2", "model_revision": "2", **change})
+    assert code == 400
+
+
+async def test_the_served_name_for_other_weights_is_refused(lasting_group: Group) -> None:
+    leader, _ = lasting_group
+    await leader.until_serving()
+    code, text = await leader.post("/reload", {"source": "/models/other", "model_revision": "1"})
+    assert (code, "another name" in text) == (409, True)
 
 
 async def test_a_stage_follows_the_leader_to_another_address(pods: Pods) -> None:

@@ -25,6 +25,8 @@ MOVES = st.one_of(
     st.builds(lambda s: lambda w: w.dial(s % w.stages), _stage),
     st.builds(lambda s, f: lambda w: w.restart_stage(s % w.stages or w.stages - 1, replaced=f), _stage, st.booleans()),
     st.builds(lambda f: lambda w: w.restart_leader(replaced=f), st.booleans()),
+    st.builds(lambda n: lambda w: w.reload(n), st.integers(0, 3)),
+    st.builds(lambda n: lambda w: w.bad.add(str(n)), st.integers(2, 9)),
     st.just(lambda w: w.kill_coordinator()),
     st.just(lambda w: w.start_coordinator()),
     st.just(lambda w: w.coordinator_step()),
@@ -45,6 +47,28 @@ def test_any_order_of_losses_and_returns_converges(stages: int, tensor: int, mov
     world.check()
     assert world.serving, f"{world.leader.phase} {world.leader.standing}"
     assert world.leader.epoch == world.begun[-1] == world.serves[-1]
+
+
+@settings(max_examples=250, deadline=None)
+@given(stages=st.integers(2, 3), tensor=st.integers(1, 2), moves=st.lists(MOVES, max_size=40))
+def test_whatever_happens_during_a_reload_all_ranks_end_on_the_same_weights(
+    stages: int, tensor: int, moves: list[Move]
+) -> None:
+    world = World(stages, tensor)
+    world.settle()
+    world.reload(1)
+    for move in moves:
+        move(world)
+        world.check()
+    world.settle()
+    world.bad.clear()
+    before = int(world.leader.checkpoint.model_revision)
+    assert world.reload(1), world.leader.reloading.state
+    world.settle()
+    world.check()
+    assert world.serving
+    assert int(world.served[-1].model_revision) == before + 1
+    assert {node.file.model_revision for node in world.nodes} == {str(before + 1)}
 
 
 @pytest.mark.parametrize("rounds", range(16))

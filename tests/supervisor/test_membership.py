@@ -90,7 +90,7 @@ def test_an_epoch_is_recorded_then_begun_then_formed_with_the_smallest_kv_block_
     form = Form(FIRST, addresses, PLAN, 99)
     assert drive.out[:4] == [
         ev.Record(FIRST),
-        ev.ToCoordinator(Begin(FIRST, 99, "1", 0)),
+        ev.ToCoordinator(Begin(FIRST, 99, "1", 0, "/models/m")),
         ev.Send(1, form),
         ev.Send(2, form),
     ]

@@ -3,8 +3,25 @@ messages between them, delivered one at a time in whatever order a test chooses.
 
 from collections import deque
 
-from bireme.wire.control import Address, Checkpoint, ControlMessage, End, Ended, Form, Formed, Hello, Load, Loaded
-from bireme_worker.coordinator.messages import Begin, Begun, CoordinatorKinds, Finish, Serve
+from bireme.wire.control import (
+    Address,
+    Checkpoint,
+    Committed,
+    ControlMessage,
+    Discard,
+    End,
+    Ended,
+    Form,
+    Formed,
+    Hello,
+    Load,
+    Loaded,
+    Prepared,
+)
+from bireme.wire.control import Stage as StageCheckpoint
+from bireme.wire.plan import Commit
+from bireme.wire.state import ReloadRequest
+from bireme_worker.coordinator.messages import Begin, Begun, CoordinatorKinds, Finish, Quiet, Reload, Serve, Swap
 from bireme_worker.supervisor import events as ev
 from bireme_worker.supervisor.limits import Limits
 from bireme_worker.supervisor.membership import Group, Membership, Phase
@@ -19,28 +36,37 @@ class RankModel:
     def __init__(self) -> None:
         self.alive = False
         self.epoch = 0
-        self.inbox: deque[ControlMessage] = deque()
+        self.weights: Checkpoint | None = None
+        self.staged: Checkpoint | None = None
+        self.inbox: deque[ControlMessage | Commit] = deque()
 
 
 class Node:
     """One stage: its machine, its ranks, its end of a conversation."""
 
-    def __init__(self, stage: int, tensor: int, incarnation: int, last_epoch: int) -> None:
+    def __init__(self, stage: int, tensor: int, incarnation: int, last_epoch: int, file: Checkpoint) -> None:
         self.stage = stage
         self.incarnation = incarnation
-        self.machine = Stage(tensor, CHECKPOINT, last_epoch)
+        self.file = file
+        self.machine = Stage(tensor, file, last_epoch)
         self.ranks = [RankModel() for _ in range(tensor)]
         self.connection = 0
         self.down: deque[ControlMessage] = deque()
 
 
 class World:
-    """``serves`` logs every epoch that was told to serve; ``begun`` every epoch that was opened."""
+    """``serves`` logs every epoch that was told to serve; ``begun`` every epoch that was opened.
+
+    ``served`` logs the weights of each of them, reloads included; a new pod is made of the last of these, as the
+    operator does. ``bad`` has the model revisions that no rank can verify.
+    """
 
     def __init__(self, stages: int, tensor: int) -> None:
         self.stages, self.tensor = stages, tensor
         self.now = 0.0
         self.file_epoch = 0
+        self.served = [CHECKPOINT]
+        self.bad: set[str] = set()
         self.incarnation = 1
         self.begun: list[int] = []
         self.serves: list[int] = []
@@ -49,11 +75,12 @@ class World:
         self.coordinator: deque[CoordinatorKinds] = deque()
         self.to_leader: dict[int, deque[ev.Event]] = {}
         self._connections = 0
-        self.nodes = [Node(stage, tensor, 1, 0) for stage in range(stages)]
+        self.nodes = [Node(stage, tensor, 1, 0, CHECKPOINT) for stage in range(stages)]
         self._new_leader()
 
     def _new_leader(self) -> None:
-        group = Group("g", self.stages, self.tensor, self.incarnation, Address("127.0.0.1", 8003), CHECKPOINT)
+        file = self.nodes[0].file
+        group = Group("g", self.stages, self.tensor, self.incarnation, Address("127.0.0.1", 8003), file)
         self.leader = Membership(group, Limits(), self.file_epoch, self.now)
         self.to_leader.clear()
         self.coordinator.clear()
@@ -128,7 +155,8 @@ class World:
             self._connections += 1
             node.connection = self._connections
             data = tuple(Address("127.0.0.1", 8010 + rank) for rank in range(self.tensor))
-            hello = Hello("g", stage, node.incarnation, f"b{self._connections}", node.machine.last_epoch, data)
+            boot, known = f"b{self._connections}", node.machine.checkpoint
+            hello = Hello("g", stage, node.incarnation, boot, node.machine.last_epoch, data, None, known)
             self.to_leader[node.connection] = deque([ev.Joined(node.connection, hello)])
             self._perform(node, node.machine.connect())
 
@@ -138,7 +166,8 @@ class World:
         self.cut(stage)
         incarnation = old.incarnation + replaced
         last_epoch = 0 if replaced else old.machine.last_epoch
-        self.nodes[stage] = Node(stage, self.tensor, incarnation, last_epoch)
+        ordered = Checkpoint(self.served[-1].source, self.served[-1].model_revision)
+        self.nodes[stage] = Node(stage, self.tensor, incarnation, last_epoch, ordered if replaced else old.file)
 
     def restart_leader(self, *, replaced: bool) -> None:
         """Stage 0 is killed and started again, in place or as a new pod without its file."""
@@ -163,8 +192,25 @@ class World:
     def coordinator_step(self) -> None:
         if self.coordinator_up and self.coordinator:
             message = self.coordinator.popleft()
-            if isinstance(message, Begin):
-                self.tell(ev.CoordinatorSaid(Begun(message.epoch)))
+            match message:
+                case Begin(epoch):
+                    self.tell(ev.CoordinatorSaid(Begun(epoch)))
+                case Reload(epoch, generation):
+                    self.tell(ev.CoordinatorSaid(Quiet(epoch, generation)))
+                case Swap(epoch, generation):
+                    for node in self.nodes:
+                        for model in node.ranks:
+                            model.inbox.append(Commit(epoch, generation))
+
+    def reload(self, ahead: int) -> bool:
+        """The operator posts a wish for a later checkpoint (0: the served one), and hears whether it was taken."""
+        served = self.leader.checkpoint
+        revision = str(int(served.model_revision) + ahead)
+        asked = ReloadRequest(f"/models/{revision}" if ahead else served.source, revision)
+        if self.leader.reloading.refusal(asked, serving=self.serving):
+            return False
+        self.tell(ev.ReloadAsked(asked))
+        return True
 
     def settle(self, rounds: int = 80) -> None:
         """Everything that was lost returns, every message arrives, time passes."""
@@ -189,6 +235,8 @@ class World:
         assert len(epochs) <= 1, f"ranks are in several epochs at once: {epochs}"
         assert self.begun == sorted(set(self.begun)), f"epochs must grow: {self.begun}"
         assert self.serves == sorted(set(self.serves))
+        order = [int(checkpoint.model_revision) for checkpoint in self.served]
+        assert order == sorted(order), f"superseded weights were served again: {order}"
 
     @property
     def serving(self) -> bool:
@@ -196,9 +244,24 @@ class World:
 
     # -- how messages travel --------------------------------------------------------------------------------------
 
-    def _answer(self, stage: int, rank: int, model: RankModel, message: ControlMessage) -> ControlMessage | None:
+    def _answer(
+        self, stage: int, rank: int, model: RankModel, message: ControlMessage | Commit
+    ) -> ControlMessage | None:
         match message:
+            case StageCheckpoint(checkpoint):
+                model.staged = checkpoint
+                error = "truncated" if checkpoint.model_revision in self.bad else ""
+                return Prepared(checkpoint.generation, rank, error)
+            case Discard(generation) if model.staged is not None and model.staged.generation == generation:
+                model.staged = None
+                return None
+            case Commit(epoch, generation) if epoch == model.epoch:
+                assert model.staged is not None, "a commit of what was never staged"
+                assert model.staged.generation == generation
+                model.weights, model.staged = model.staged, None
+                return Committed(generation, rank)
             case Load(checkpoint):
+                model.weights = checkpoint
                 return Loaded(checkpoint, 100 + stage, rank)
             case Form(epoch):
                 model.epoch = epoch
@@ -211,6 +274,7 @@ class World:
                 return None
 
     def _perform(self, node: Node, actions: list[Action]) -> None:
+        self._record(node, node.machine.checkpoint)
         for action in actions:
             match action:
                 case ToRank(rank, message):
@@ -230,8 +294,14 @@ class World:
                         self.cut(node.stage)
             case ev.Record(epoch):
                 self.file_epoch = epoch
+                self._record(self.nodes[0], self.leader.checkpoint)
             case ev.ToCoordinator(message):
                 self._coordinate(message)
+
+    def _record(self, node: Node, checkpoint: Checkpoint) -> None:
+        """As ``StateFile``: the highest generation stays."""
+        if checkpoint.generation >= node.file.generation:
+            node.file = checkpoint
 
     def _coordinate(self, message: CoordinatorKinds) -> None:
         match message:
@@ -240,7 +310,11 @@ class World:
             case Serve(epoch):
                 everyone = {(s, r) for s in range(self.stages) for r in range(self.tensor)}
                 assert self.formed[epoch] == everyone, f"epoch {epoch} serves before all have formed"
-                self.serves.append(epoch)
+                weights = {model.weights for node in self.nodes for model in node.ranks if model.weights is not None}
+                assert weights == {self.leader.checkpoint}, f"epoch {epoch} serves with {weights}"
+                if epoch not in self.serves:
+                    self.serves.append(epoch)
+                self.served.append(self.leader.checkpoint)
             case Finish(epoch):
                 assert epoch == self.begun[-1]
         if self.coordinator_up:

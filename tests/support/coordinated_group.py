@@ -17,7 +17,7 @@ from bireme.names import Env, Port
 from bireme.process import child_environment
 from bireme.wire.errors import ConnectionLost, WireError
 from bireme.wire.frames import Channel, open_channel
-from bireme.wire.plan import Attach, Plan, PlanKinds, Result, Sampling, plan_codec, unpack_ids
+from bireme.wire.plan import Attach, Commit, Plan, PlanKinds, Result, Sampling, plan_codec, unpack_ids
 from bireme.wire.requests import Cancel, Frame, Refused, RequestKinds, Serving, Tokens, request_codec
 from bireme_worker.coordinator.messages import (
     Begin,
@@ -95,6 +95,8 @@ class Rank:
         self.channel, self.attach, self.model, self.answers = channel, attach, model, answers
         self.plans: list[Plan] = []
         self.received = 0
+        self.commits: list[tuple[int, int]] = []
+        """Generation, and how many plans came before it."""
         self.flow = asyncio.Event()
         self.flow.set()
         self.ended = asyncio.Event()
@@ -105,6 +107,9 @@ class Rank:
         with contextlib.suppress(ConnectionLost):
             while True:
                 plan = await self.channel.receive()
+                if isinstance(plan, Commit):
+                    self.commits.append((plan.generation, self.received))
+                    continue
                 assert isinstance(plan, Plan)
                 self.received += 1
                 self._queue.put_nowait(plan)

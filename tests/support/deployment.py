@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 
 from bireme.names import Env
 from bireme.wire.routes import Route, Routes, read_routes
 from bireme.wire.state import StateDocument, read_state
 
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 START_LIMIT_S = 180
 RECOVER_LIMIT_S = 90
 
@@ -99,18 +102,15 @@ def running(
 ) -> Iterator[Deployment]:
     """`bireme up -f file`; at the end it is stopped, and whatever it left is killed by pid and fails the test."""
     log = run_dir / "up.log"
-    command = [sys.executable, "-m", "bireme.cli.main", "up", "-f", str(file), "--port", str(port), *extra]
-    for inside, outside in mounts.items():
-        command += ["--mount", f"{inside}={outside}"]
     with open(log, "w") as output:
         process = subprocess.Popen(
-            command,
+            up_command(file, port, mounts, extra),
             stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, Env.RUN_DIR: str(run_dir), "PYTHONUNBUFFERED": "1"},
+            env=up_environment(run_dir),
         )
-    name = file.stem if not (found := _name(file)) else found
+    name: str = yaml.safe_load(file.read_text())["metadata"]["name"]
     deployment = Deployment(name, run_dir, port, process, log)
     try:
         yield deployment
@@ -131,9 +131,49 @@ def running(
     assert not left, f"left behind: {left}"
 
 
-def _name(file: Path) -> str:
-    lines = file.read_text().splitlines()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("  name:")), "")
+def up_to_its_end(
+    file: Path, run_dir: Path, port: int, mounts: dict[str, Path], extra: tuple[str, ...] = ()
+) -> "subprocess.CompletedProcess[str]":
+    """`bireme up` that ends by itself: what it said and its exit code."""
+    return subprocess.run(
+        up_command(file, port, mounts, extra),
+        capture_output=True,
+        text=True,
+        env=up_environment(run_dir),
+        timeout=START_LIMIT_S,
+        check=False,
+    )
+
+
+def up_command(file: Path, port: int, mounts: dict[str, Path], extra: tuple[str, ...] = ()) -> list[str]:
+    """The command line of `bireme up`."""
+    command = [sys.executable, "-m", "bireme.cli.main", "up", "-f", str(file), "--port", str(port), *extra]
+    for inside, outside in mounts.items():
+        command += ["--mount", f"{inside}={outside}"]
+    return command
+
+
+def up_environment(run_dir: Path) -> dict[str, str]:
+    """The environment of a `bireme up` whose state lies in ``run_dir``."""
+    return {**os.environ, Env.RUN_DIR: str(run_dir), "PYTHONUNBUFFERED": "1"}
+
+
+def variant(example: Path, directory: Path, spec: dict[str, Any], name: str = "variant") -> Path:
+    """Write ``example`` into ``directory`` with another name and some fields of its spec replaced."""
+    document = yaml.safe_load(example.read_text())
+    document["metadata"]["name"] = name
+    document["spec"] |= spec
+    file = directory / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    return file
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def processes_with(marker: str) -> list[tuple[int, str]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from bireme.process import die_with_parent
 from bireme.wire.control import (
     Beat,
+    Become,
     ControlMessage,
     End,
     Ended,
@@ -93,6 +94,13 @@ class ScriptedRank:
         self.plan.send(Attach(self.epoch, self.identity.stage, self.rank))
 
 
+def place(channel: SocketChannel[ControlMessage]) -> int:
+    """A spare is told its rank first."""
+    message = channel.receive()
+    assert isinstance(message, Become)
+    return message.rank
+
+
 def main() -> int:
     die_with_parent()
     parser = argparse.ArgumentParser()
@@ -101,9 +109,9 @@ def main() -> int:
     options = parser.parse_args()
     identity = read_identity()
     channel = SocketChannel(socket.socket(fileno=options.control_fd), control_codec)
-    rank = ScriptedRank(identity, options.rank, channel)
-    threading.Thread(target=rank.beat, daemon=True).start()
     try:
+        rank = ScriptedRank(identity, options.rank if options.rank is not None else place(channel), channel)
+        threading.Thread(target=rank.beat, daemon=True).start()
         return rank.run()
     except WireError:
         return 0

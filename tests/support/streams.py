@@ -8,6 +8,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from bireme.wire.plan import Sampling
+from tests.support.oracle import Oracle, Verdict
 
 PROMPTS = [
     "What is the capital of France?",
@@ -90,3 +91,16 @@ async def run_all(url: str, wanted: list[Delivery], max_tokens: int, on_total: C
         return tell
 
     await asyncio.gather(*(stream(url, item, max_tokens, told(index)) for index, item in enumerate(wanted)))
+
+
+def judge(reference: Any, delivered: list[Delivery], max_tokens: int) -> Verdict:
+    """Every answer is whole, under one id, with right usage; the verdict is the oracle's, not yet checked."""
+    oracle = Oracle(reference)
+    for item in delivered:
+        assert item.finish_reason == "length", item.label
+        assert len(item.response_ids) == 1, item.label
+        assert len(item.ids) == max_tokens, item.label
+        assert item.usage.completion_tokens == max_tokens, item.label
+        assert item.usage.prompt_tokens == len(item.prompt_ids) > 0, item.label
+        oracle.judge(item.prompt_ids, item.ids, item.sampling, item.label)
+    return oracle.verdict

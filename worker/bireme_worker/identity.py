@@ -45,6 +45,8 @@ class Identity:
     prefix_caching: bool
     drain_timeout_s: float
     http_processes: int
+    spare_rank: bool
+    device: str = "auto"
 
     @property
     def is_leader(self) -> bool:
@@ -112,6 +114,8 @@ class _Reader:
             prefix_caching=self._text(Env.PREFIX_CACHING, "1") == "1",
             drain_timeout_s=float(self._number(Env.DRAIN_TIMEOUT, 300, minimum=0)),
             http_processes=self._number(Env.HTTP_PROCESSES, 1, minimum=1),
+            spare_rank=self._text(Env.SPARE_RANK, "1") == "1",
+            device=self._text(Env.DEVICE, "auto"),
         )
 
     def _text(self, name: Env, default: str | None = None) -> str:

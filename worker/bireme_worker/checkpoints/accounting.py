@@ -40,7 +40,10 @@ def account(expected: Mapping[str, tuple[int, ...]], reader: CheckpointReader) -
     ]
     for names, kind in kinds:
         if names:
-            raise kind(f"the checkpoint does not fit its config.json: {'; '.join(parts)}")
+            raise kind(
+                f"the checkpoint does not fit its config.json: {'; '.join(parts)}: "
+                "copy the checkpoint again, config.json and weights from the same source"
+            )
 
 
 def _harmless(name: str, reader: CheckpointReader) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from bireme.names import Admission, Reason
-from bireme.wire.plan import Plan, Result
+from bireme.wire.plan import Commit, Plan, Result
 from bireme.wire.requests import Accepted, Refused, Submit
 from bireme_worker.coordinator.book import Book
 from bireme_worker.coordinator.messages import (
@@ -21,14 +21,19 @@ from bireme_worker.coordinator.messages import (
     Drain,
     Finish,
     PlanLost,
+    Quiet,
+    Reload,
     Serve,
+    Swap,
     Undrain,
 )
 from bireme_worker.coordinator.progress import Progress
+from bireme_worker.coordinator.quiescence import Quiescence
 from bireme_worker.coordinator.request_port import Client
 from bireme_worker.coordinator.standing import (
     DRAINING,
     FORMING,
+    OTHER_TEXT,
     STARTING,
     TAKING_WORK,
     Standing,
@@ -52,7 +57,7 @@ class Ranks(Protocol):
     def close(self) -> None:
         """Cut them off."""
 
-    def send(self, plan: Plan) -> None:
+    def send(self, plan: Plan | Commit) -> None:
         """Send to all of them."""
 
 
@@ -84,19 +89,30 @@ class Core:
         self._whole = False
         self._drain_by: float | None = None
         self._pump_is_due = False
+        self._quiescence: Quiescence | None = None
 
     # -- the supervisor's orders
 
-    def obey(self, message: CoordinatorKinds) -> None:
-        """Carry out an order; what belongs to another epoch is dropped."""
+    def obey(self, message: CoordinatorKinds, text: str = "") -> None:
+        """Carry out an order; what belongs to another epoch is dropped.
+
+        ``text`` names the tokenizer of the checkpoint that the order is about.
+        """
         match message:
             case Begin():
-                self._begin(message)
+                self._begin(message, text)
             case Serve(epoch) if epoch == self._epoch and self._whole:
+                self._go_on()
                 self._stand(TAKING_WORK)
                 self._pump()
             case Finish(epoch) if epoch == self._epoch:
                 self._finish(Standing(False, message.reason, message.message, message.retry_after_s))
+            case Reload(epoch) if epoch == self._epoch and self._standing.serving:
+                wait_s = message.deadline_s if message.finish else 0.0
+                self._quiescence = Quiescence(message.generation, text, self._clock() + wait_s)
+                self._scheduler.holding = True
+            case Swap(epoch) if epoch == self._epoch and self._quiescence is not None:
+                self._swap(message, self._quiescence.text)
             case Drain(deadline_s):
                 self._drain(self._clock() + deadline_s)
             case Undrain():
@@ -107,26 +123,51 @@ class Core:
                 log.info("no order for now: %s", message)
         self._report()
 
-    def _begin(self, begin: Begin) -> None:
+    @property
+    def text(self) -> tuple[str, str]:
+        """The checkpoint that is served and the name of its tokenizer."""
+        return self._weights.source, self._weights.text
+
+    def _begin(self, begin: Begin, text: str) -> None:
         if self._epoch:
             self._finish(FORMING)
         self._epoch = begin.epoch
         self._whole = False
-        self._weights = Weights(begin.model_revision, begin.generation)
+        self._weights = Weights(begin.model_revision, begin.generation, begin.source, text)
         self._capacity = dataclasses.replace(self._capacity, kv_blocks=begin.kv_blocks)
         self._scheduler.begin(begin.epoch, begin.kv_blocks, self._weights.salt)
         for sequence in list(self._scheduler.unfinished()):
             if wrong := too_long(sequence.request, self._capacity):
                 self._end([sequence], "error", f"the group was formed anew and {wrong}")
+        self._drop_foreign()
         self._stand(FORMING)
         self._ranks.open(begin.epoch)
 
     def _finish(self, standing: Standing) -> None:
         self._ranks.close()
         self._epoch = 0
+        self._go_on()
         self._hand_over(standing)
         self._scheduler.end()
         self._stand(standing)
+
+    def _go_on(self) -> None:
+        self._quiescence = None
+        self._scheduler.holding = False
+
+    def _swap(self, swap: Swap, text: str) -> None:
+        """Every word to HTTP processes after this is of the new weights; plans wait for ``Serve``."""
+        self._ranks.send(Commit(swap.epoch, swap.generation))
+        self._weights = Weights(swap.model_revision, swap.generation, swap.source, text)
+        self._scheduler.change_weights(self._weights.salt)
+        self._announce()
+        self._drop_foreign()
+
+    def _drop_foreign(self) -> None:
+        """Ids of another tokenizer mean nothing to these weights."""
+        text = self._weights.text
+        foreign = [s for s in self._scheduler.unfinished() if s.request.text and text and s.request.text != text]
+        self._refuse_or_end(foreign, OTHER_TEXT)
 
     def _drain(self, until: float | None) -> None:
         self._drain_by = until
@@ -138,6 +179,7 @@ class Core:
         if self._drain_by is not None and self._clock() >= self._drain_by:
             self._hand_over(DRAINING)
             self._end(list(self._scheduler.unfinished()), "error", "the group was drained: send the request again")
+        self._report()
         self._tell_status()
 
     # -- the ranks
@@ -162,7 +204,7 @@ class Core:
         self._report()
 
     def _pump(self) -> None:
-        if self._standing.serving:
+        if self._standing.serving and not (self._quiescence and self._quiescence.stopped(self._clock())):
             while (plan := self._scheduler.plan()) is not None:
                 self._ranks.send(plan)
                 self._progress.plan(self._clock())
@@ -214,15 +256,19 @@ class Core:
         standing = self._seen_standing()
         if not standing.serving:
             return Refusal(Admission.NOT_SERVING, standing.message, standing.retry_after_s)
+        if request.text and self._weights.text and request.text != self._weights.text:
+            return Refusal(Admission.NOT_SERVING, OTHER_TEXT.message, OTHER_TEXT.retry_after_s)
         return refuse(request, self._capacity) or refuse_full(len(self._book), self._capacity)
 
     # -- ends
 
     def _hand_over(self, standing: Standing) -> None:
         """Let somebody else go on with what has a journal. What never had a slot is plainly unprocessed."""
-        journalled = [sequence for sequence in self._scheduler.unfinished() if sequence.request.journalled]
-        self._end([s for s in journalled if s.started], "handover", f"{standing.reason}: {standing.message}")
-        for sequence in journalled:
+        self._refuse_or_end([s for s in self._scheduler.unfinished() if s.request.journalled], standing)
+
+    def _refuse_or_end(self, sequences: list[Sequence], standing: Standing) -> None:
+        self._end([s for s in sequences if s.started], "handover", f"{standing.reason}: {standing.message}")
+        for sequence in sequences:
             if not sequence.started:
                 client, key = self._book.strike(sequence, "handover")
                 self._scheduler.cancel(sequence)
@@ -237,7 +283,11 @@ class Core:
     # -- what others see
 
     def _report(self) -> None:
-        """Tell the supervisor at once when running or waiting came from or to 0, or draining changed."""
+        """Tell the supervisor at once when running or waiting came from or to 0, draining changed, or all is quiet."""
+        if (quiescence := self._quiescence) is not None and not quiescence.told:
+            quiescence.told = quiescence.reached(self._scheduler, self._clock())
+            if quiescence.told:
+                self._tell(Quiet(self._epoch, quiescence.generation))
         if self._progress.turned(draining=self._drain_by is not None):
             self._tell_status()
 

@@ -27,13 +27,23 @@ from bireme_worker.checkpoints.config import ModelConfig
 from bireme_worker.checkpoints.errors import CheckpointError
 from bireme_worker.checkpoints.layout import load_model_config
 from bireme_worker.coordinator.core import Core
-from bireme_worker.coordinator.messages import CoordinatorKinds, coordinator_codec
+from bireme_worker.coordinator.messages import (
+    Begin,
+    CoordinatorKinds,
+    Finish,
+    Reload,
+    Serve,
+    Unfit,
+    coordinator_codec,
+)
 from bireme_worker.coordinator.plan_port import PlanPort
 from bireme_worker.coordinator.request_port import RequestPort, UnusablePath
 from bireme_worker.coordinator.standing import Weights
 from bireme_worker.engine.admission import Capacity
 from bireme_worker.engine.scheduler import Scheduler, SchedulerConfig
 from bireme_worker.identity import BadIdentity, Identity, read_identity
+from bireme_worker.text.identity import text_identity
+from bireme_worker.text.tokenizer import TextModel
 
 TICK_S = 0.25
 
@@ -62,10 +72,10 @@ async def _coordinate(identity: Identity, model: ModelConfig, control: socket.so
         await _bind_plan_port(identity, ranks, core),
         await RequestPort(identity.token, core).listen(identity.requests_socket),
     ]
-    ticking = asyncio.create_task(_tick(core))
+    ticking, checking = asyncio.create_task(_tick(core)), set[asyncio.Task[None]]()
     with contextlib.suppress(ConnectionLost):
         while True:
-            core.obey(await supervisor.receive())
+            await _obey(core, await supervisor.receive(), supervisor, checking)
     ticking.cancel()
     for server in servers:
         server.close()
@@ -95,6 +105,45 @@ def _core(identity: Identity, model: ModelConfig, ranks: PlanPort, supervisor: C
         clock=time.monotonic,
         soon=asyncio.get_running_loop().call_soon,
     )
+
+
+async def _obey(
+    core: Core, message: CoordinatorKinds, supervisor: Channel[CoordinatorKinds], checking: set[asyncio.Task[None]]
+) -> None:
+    if isinstance(message, Begin | Serve | Finish):  # the reload that is still being looked at is over
+        for task in checking:
+            task.cancel()
+    match message:
+        case Begin():
+            core.obey(message, await asyncio.to_thread(_text_of, message.source, core.text))
+        case Reload() if message.source in {"", core.text[0]}:
+            core.obey(message, core.text[1])
+        case Reload():  # other orders must not wait for the look at the new text side
+            task = asyncio.create_task(_check(core, message, supervisor))
+            checking.add(task)
+            task.add_done_callback(checking.discard)
+        case _:
+            core.obey(message)
+
+
+async def _check(core: Core, reload: Reload, supervisor: Channel[CoordinatorKinds]) -> None:
+    """Start the reload once it is known that text can be had under the new checkpoint too."""
+    try:
+        text = await asyncio.to_thread(_text_of, reload.source, core.text)
+    except CheckpointError as error:
+        supervisor.send(Unfit(reload.generation, str(error)))
+    else:
+        core.obey(reload, text)
+
+
+def _text_of(source: str, known: tuple[str, str]) -> str:
+    """The name of a checkpoint's text side; one that is not ``known`` is read whole, as HTTP processes will."""
+    if source in ("", known[0]):
+        return known[1]
+    name = text_identity(Path(source))
+    if known[1] not in ("", name):
+        TextModel.load(Path(source))
+    return name
 
 
 async def _bind_plan_port(identity: Identity, ranks: PlanPort, core: Core) -> asyncio.Server:

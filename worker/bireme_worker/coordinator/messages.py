@@ -20,6 +20,7 @@ class Begin(CoordinatorMessage, frozen=True):
     kv_blocks: int
     model_revision: str
     generation: int
+    source: str = ""
 
 
 class Begun(CoordinatorMessage, frozen=True):
@@ -29,7 +30,7 @@ class Begun(CoordinatorMessage, frozen=True):
 
 
 class Serve(CoordinatorMessage, frozen=True):
-    """Supervisor → coordinator: all ranks have formed; take requests."""
+    """Supervisor → coordinator: all ranks have formed, or a reload is over one way or the other; take requests."""
 
     epoch: int
 
@@ -49,6 +50,42 @@ class PlanLost(CoordinatorMessage, frozen=True):
     epoch: int
     stage: int
     rank: int
+
+
+class Reload(CoordinatorMessage, frozen=True):
+    """Supervisor → coordinator: all ranks are prepared for ``generation``; come to a point where nothing is in flight.
+
+    ``finish``: what runs ends first, for at most ``deadline_s`` seconds, while new requests wait; else at once.
+    """
+
+    epoch: int
+    generation: int
+    source: str
+    finish: bool
+    deadline_s: float
+
+
+class Quiet(CoordinatorMessage, frozen=True):
+    """Coordinator → supervisor: nothing is in flight and nothing will be before ``Swap`` or ``Serve``."""
+
+    epoch: int
+    generation: int
+
+
+class Unfit(CoordinatorMessage, frozen=True):
+    """Coordinator → supervisor: the tokenizer or template of the new checkpoint can't be used."""
+
+    generation: int
+    message: str
+
+
+class Swap(CoordinatorMessage, frozen=True):
+    """Supervisor → coordinator: it is decided; send ``plan.Commit``. ``Serve`` follows when every rank has obeyed."""
+
+    epoch: int
+    generation: int
+    source: str
+    model_revision: str
 
 
 class Drain(CoordinatorMessage, frozen=True):
@@ -86,7 +123,10 @@ class Status(CoordinatorMessage, frozen=True):
     cached_tokens: int
     generation_tokens: int
     finished: dict[str, int]
+    nonfinite: int = 0
 
 
-CoordinatorKinds = Begin | Begun | Serve | Finish | PlanLost | Drain | Undrain | Abort | Status
+CoordinatorKinds = (
+    Begin | Begun | Serve | Finish | PlanLost | Reload | Quiet | Unfit | Swap | Drain | Undrain | Abort | Status
+)
 coordinator_codec: Codec[CoordinatorKinds] = Codec(CoordinatorKinds)

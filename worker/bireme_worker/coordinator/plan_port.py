@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from bireme.wire.control import Address
 from bireme.wire.errors import Garbled, WireError
 from bireme.wire.frames import Channel
-from bireme.wire.plan import Attach, Plan, PlanKinds, Result, plan_codec
+from bireme.wire.plan import Attach, Commit, Plan, PlanKinds, Result, plan_codec
 from bireme_worker.coordinator.conversations import each_in_a_task
 from bireme_worker.engine.results import WrongResult
 
@@ -70,8 +70,8 @@ class PlanPort:
         self._current = []
         self._cut_off(below=self._lowest)
 
-    def send(self, plan: Plan) -> None:
-        """Queue a plan to every rank of the open epoch."""
+    def send(self, plan: Plan | Commit) -> None:
+        """Queue a plan or a commit to every rank of the open epoch."""
         frame = plan_codec.frame(plan)
         for channel in self._current:
             channel.send_frame(frame)

@@ -45,6 +45,7 @@ class Progress:
             cached_tokens=counters.cached_tokens,
             generation_tokens=counters.generation_tokens,
             finished=dict(self._book.finished),
+            nonfinite=counters.nonfinite,
         )
 
     @property

@@ -22,10 +22,12 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Which weights answer: the checkpoint's name and how many reloads led to it."""
+    """Which weights answer: the checkpoint's name, how many reloads led to it, where it lies, whose ids it takes."""
 
     model_revision: str
     generation: int = 0
+    source: str = ""
+    text: str = ""
 
     @property
     def salt(self) -> bytes:
@@ -36,6 +38,7 @@ class Weights:
 STARTING: Final = Standing(False, Reason.LOADING, "the group starts")
 FORMING: Final = Standing(False, Reason.RENDEZVOUS, "the group's ranks find one another")
 TAKING_WORK: Final = Standing(True, Reason.NONE, retry_after_s=0.0)
+OTHER_TEXT: Final = Standing(False, Reason.COMMITTING, "other weights with another tokenizer took over", 0.1)
 DRAINING: Final = Standing(False, Reason.DRAIN_REQUESTED, "the group is being drained")
 
 
@@ -50,4 +53,6 @@ def serving_message(standing: Standing, epoch: int, weights: Weights, limits: Li
         model_revision=weights.model_revision,
         generation=weights.generation,
         limits=limits,
+        source=weights.source,
+        text=weights.text,
     )

@@ -9,6 +9,7 @@ run, and its blocks and slot come back with the last of them. Pure: no clock, no
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from bireme.wire.plan import Plan, Result
 from bireme.wire.requests import Submit
@@ -18,6 +19,9 @@ from bireme_worker.engine.micro_batch import early_batch, micro_batch
 from bireme_worker.engine.results import Emission, Flight, Flights
 from bireme_worker.engine.sequence import ID_BYTES, Sequence, State, finish_reason
 from bireme_worker.engine.waiting import WaitingQueue
+
+SHORT_STEP: Final = 64
+"""Tokens of a step while many sequences are computed anew at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +51,20 @@ class Counters:
     cached_tokens: int = 0
     generation_tokens: int = 0
     preemptions: int = 0
+    nonfinite: int = 0
 
 
 class Scheduler:
-    """Holds the sequences of one group. Without an epoch (before ``begin``, after ``end``) everything waits."""
+    """Holds the sequences of one group. Without an epoch (before ``begin``, after ``end``) everything waits.
+
+    While ``holding``, what no weights have worked on yet waits too.
+    """
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self.counters = Counters()
         self.waiting = WaitingQueue()
+        self.holding = False
         self._serial = 0
         self._clear(epoch=0, kv_blocks=1, salt=b"")
 
@@ -68,6 +77,7 @@ class Scheduler:
         self._slots = list(range(1, self.config.slots + 1))
         self._releases: list[int] = []
         self._flights = Flights()
+        self._anew = 0
 
     @property
     def in_flight(self) -> int:
@@ -100,6 +110,31 @@ class Scheduler:
             self.waiting.add(sequence)
         self._clear(epoch=0, kv_blocks=1, salt=b"")
 
+    @property
+    def _budget(self) -> int:
+        if self._anew <= 0:
+            return self.config.budget
+        return min(self.config.budget, max(SHORT_STEP, 2 * self.config.slots))
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is in flight, and all that has begun has ended."""
+        return not (self._flights or self.running or self._leaving or self.waiting.first(begun=True))
+
+    def change_weights(self, salt: bytes) -> None:
+        """Other weights compute from the next plan on: known ids stay, all that was computed goes. Nothing in flight.
+
+        A step number is never used twice in an epoch, and ranks hear of every slot that became free. Steps are short
+        until what waits now is computed: the first token must not wait for the prompts of all.
+        """
+        assert not self._flights
+        for sequence in list(self.running):
+            self._leave(sequence, State.PREEMPTED)
+        for sequence in self.waiting:
+            sequence.labels.clear()
+        self.space = KVSpace(self.space.pool.total + 1, salt, self.config.prefix_caching)
+        self._anew = self.queued_prefill_tokens
+
     def submit(self, request: Submit, now: float) -> Sequence:
         """Queue a request that ``admission`` let pass and whose ``outputs`` do not end it already."""
         self._serial += 1
@@ -120,12 +155,13 @@ class Scheduler:
         config = self.config
         if self.epoch == 0 or len(self._flights) >= config.depth:
             return None
-        draft = Draft(self.step, config.budget)
+        draft = Draft(self.step, self._budget)
         self._decode(draft, micro_batch(self._decoding(), self.step, config.stages))
         self._prefill(draft)
         self._admit(draft)
         if not draft.rows:
             self._decode(draft, early_batch(self._decoding(), config.stages))
+        self._anew -= sum(row.count for row in draft.rows)
         return self._issue(draft) if draft.rows else None
 
     def complete(self, result: Result) -> list[Emission]:
@@ -164,9 +200,9 @@ class Scheduler:
 
         One block per running sequence stays free, or the newcomer would soon be preempted for their growth.
         """
-        while draft.budget and self._slots and len(self.waiting):
-            sequence = self.waiting.first
-            if not self.space.take(sequence, spare=len(self.running)):
+        while draft.budget and self._slots:
+            sequence = self.waiting.first(begun=self.holding)
+            if sequence is None or not self.space.take(sequence, spare=len(self.running)):
                 return
             self.waiting.remove(sequence)
             self.running[sequence] = None
@@ -230,6 +266,7 @@ class Scheduler:
         return Emission(sequence, token, finish, cached, () if logprobs is None else (logprobs,))
 
     def _fail(self, sequence: Sequence) -> Emission:
+        self.counters.nonfinite += 1
         self.space.cache.forget(sequence)
         self.cancel(sequence)
         return Emission(sequence, b"", "error", message="the model gave no finite numbers for this request")

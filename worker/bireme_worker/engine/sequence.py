@@ -85,6 +85,11 @@ class Sequence:
         return self.cached >= 0
 
     @property
+    def begun(self) -> bool:
+        """Whether some weights have worked on it already, here or elsewhere."""
+        return self.started or self.resumed > 0
+
+    @property
     def prefilling(self) -> bool:
         """Whether known tokens are still to be computed before the next draw."""
         return self.positions < self.target

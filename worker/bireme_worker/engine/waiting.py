@@ -22,10 +22,9 @@ class WaitingQueue:
         """Put a sequence in its place."""
         insort(self._sequences, sequence, key=_order)
 
-    @property
-    def first(self) -> Sequence:
-        """The most urgent one."""
-        return self._sequences[0]
+    def first(self, *, begun: bool) -> Sequence | None:
+        """The most urgent one, among those that have begun if ``begun``."""
+        return next((sequence for sequence in self._sequences if sequence.begun or not begun), None)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it stands."""

@@ -6,7 +6,7 @@ whether they become a status code or the end of a stream depends on what was sen
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from bireme.wire.plan import unpack_ids
 from bireme.wire.requests import Accepted, Refused, Tokens
@@ -36,6 +36,8 @@ class Usage:
         }
 
 
+REVISION_JOINT: Final = "+"
+"""Between the revisions of an answer that a reload in mode `restart` went through."""
 Batch = list[tuple[Choice, Piece]]
 
 
@@ -72,7 +74,7 @@ class Answer:
                         break
                     if self._choices[index].finish:
                         running.pop(index, None)
-                if batch and call.model_revision:
+                if batch and call.revisions:
                     self._check_revision(call)
                     yield batch
                     batch = []
@@ -107,6 +109,7 @@ class Answer:
             max_tokens=generation.max_tokens,
             priority=generation.priority,
             journalled=generation.journal,
+            text=self._service.text_name,
         )
 
     def _take(self, call: Call, batch: Batch, index: int, event: Event) -> ApiError | None:
@@ -140,8 +143,8 @@ class Answer:
         return None
 
     def _check_revision(self, call: Call) -> None:
-        """A reload may have come between the resume and its first token."""
-        here = call.model_revision
-        if self._generation.revision is not None and here != self._generation.revision:
-            raise wrong_revision(self._generation.revision, here)
-        self.model_revision = here
+        """A reload may have come between the resume and its first token. One that came later names both revisions."""
+        first = call.revisions[0]
+        if self._generation.revision is not None and first != self._generation.revision:
+            raise wrong_revision(self._generation.revision, first)
+        self.model_revision = REVISION_JOINT.join(call.revisions)

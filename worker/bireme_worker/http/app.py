@@ -11,13 +11,14 @@ from bireme_worker.http.chat import chat
 from bireme_worker.http.completions import completions
 from bireme_worker.http.errors import errors_as_json
 from bireme_worker.http.models import detokenize, list_models, show_model, tokenize
-from bireme_worker.http.service import SERVICE, Service
+from bireme_worker.http.service import Service
+from bireme_worker.http.texts import TEXTS, Texts
 
 
 def make_app(service: Service) -> web.Application:
     """The application of one HTTP process; run it with ``handler_cancellation=True``, or clients that left go on."""
     app = web.Application(middlewares=[errors_as_json], client_max_size=MAX_BODY)
-    app[SERVICE] = service
+    app[TEXTS] = Texts(service)
     app.router.add_post("/v1/chat/completions", chat)
     app.router.add_post("/v1/completions", completions)
     app.router.add_get("/v1/models", list_models)
@@ -29,8 +30,10 @@ def make_app(service: Service) -> web.Application:
 
 
 async def _linked(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(app[SERVICE].link.run(), name="coordinator link")
+    texts = app[TEXTS]
+    tasks = [asyncio.create_task(work) for work in (texts.service.link.run(), texts.run())]
     yield
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    for task in tasks:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -12,9 +12,10 @@ from bireme_worker.http.generation import Generation, plan_generation
 from bireme_worker.http.logprobs import chat_logprobs
 from bireme_worker.http.prompts import encode_chat
 from bireme_worker.http.schema import ChatBody
-from bireme_worker.http.service import SERVICE, Service, take_caller
+from bireme_worker.http.service import Service, take_caller
 from bireme_worker.http.shapes import Envelope, encode, joined, token_ids
 from bireme_worker.http.streaming import stream_answer
+from bireme_worker.http.texts import TEXTS
 from bireme_worker.http.whole import whole_answer
 
 _ROLE: Final = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
@@ -24,7 +25,7 @@ _FINISH: Final = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":%b}'
 
 async def chat(request: web.Request) -> web.StreamResponse:
     """Answer a chat."""
-    service = request.app[SERVICE]
+    service = await request.app[TEXTS].ready()
     content = await read_object(request)
     caller = take_caller(request, service.identity.token, content)
     body = check(ChatBody, content)

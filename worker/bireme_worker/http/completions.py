@@ -12,9 +12,10 @@ from bireme_worker.http.generation import Generation, plan_generation
 from bireme_worker.http.logprobs import completion_logprobs
 from bireme_worker.http.prompts import encode_text
 from bireme_worker.http.schema import CompletionBody
-from bireme_worker.http.service import SERVICE, Service, take_caller
+from bireme_worker.http.service import Service, take_caller
 from bireme_worker.http.shapes import Envelope, encode, joined, token_ids
 from bireme_worker.http.streaming import stream_answer
+from bireme_worker.http.texts import TEXTS
 from bireme_worker.http.whole import whole_answer
 
 _EVENT: Final = b'{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b%b}'
@@ -22,7 +23,7 @@ _EVENT: Final = b'{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b%b}'
 
 async def completions(request: web.Request) -> web.StreamResponse:
     """Continue a text."""
-    service = request.app[SERVICE]
+    service = await request.app[TEXTS].ready()
     content = await read_object(request)
     caller = take_caller(request, service.identity.token, content)
     body = check(CompletionBody, content)

@@ -49,14 +49,14 @@ Event = Accepted | Refused | Tokens | Lost
 
 
 class Call:
-    """One HTTP request at the coordinator. ``model_revision`` is empty until its first tokens."""
+    """One HTTP request at the coordinator. ``revisions`` are those whose weights drew its tokens, in this order."""
 
     def __init__(self, link: "CoordinatorLink") -> None:
         self._link = link
         self._choices: dict[int, int] = {}
         self._waiting: list[tuple[int, Event]] = []
         self._wake = asyncio.Event()
-        self.model_revision = ""
+        self.revisions: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -78,6 +78,7 @@ class Call:
         max_tokens: int,
         priority: int,
         journalled: bool,
+        text: str = "",
     ) -> None:
         """Ask the coordinator for one choice.
 
@@ -96,6 +97,7 @@ class Call:
                 outputs=pack_ids(list(outputs)),
                 priority=priority,
                 journalled=journalled,
+                text=text,
             )
         )
 
@@ -105,6 +107,10 @@ class Call:
             del self._choices[key]
             self._link.forget(key)
             self._link.send(Cancel(key))
+
+    def _note_revision(self, revision: str) -> None:
+        if self.revisions[-1:] != [revision]:
+            self.revisions.append(revision)
 
     async def events(self) -> list[tuple[int, Event]]:
         """Wait for news and return all there is: (choice, event) in the order of arrival."""
@@ -118,7 +124,7 @@ class Call:
         """Take a message of the coordinator (called by the link)."""
         choice = self._choices[key]
         if isinstance(event, Tokens):
-            self.model_revision = self.model_revision or model_revision
+            self._note_revision(model_revision)
         if isinstance(event, Refused | Lost) or (isinstance(event, Tokens) and event.finish):
             del self._choices[key]
             self._link.forget(key)
@@ -136,6 +142,15 @@ class CoordinatorLink:
         self._calls: dict[int, Call] = {}
         self._keys = itertools.count(1)
         self.serving: Serving | None = None
+        self._news = asyncio.Event()
+
+    async def heard(self) -> Serving:
+        """Wait for the coordinator's next word on serving and return the newest."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self.serving is not None:
+                return self.serving
 
     async def run(self) -> None:
         """Keep the connection up until cancelled."""
@@ -229,6 +244,7 @@ class CoordinatorLink:
                 self._deliver(message.key, message)
             case Serving():
                 self.serving = message
+                self._news.set()
             case _:
                 raise Garbled(f"the coordinator sent {type(message).__name__}, which only HTTP processes send")
 

@@ -24,6 +24,7 @@ from bireme_worker.checkpoints.errors import CheckpointError
 from bireme_worker.http.app import make_app
 from bireme_worker.http.coordinator_link import CoordinatorLink
 from bireme_worker.http.service import Service
+from bireme_worker.http.texts import name_text
 from bireme_worker.identity import BadIdentity, Identity, read_identity
 from bireme_worker.text.tokenizer import TextModel
 
@@ -48,14 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         identity = read_identity()
         listener = listen(identity.pod_ip, Port.HTTP)
-        text = TextModel.load(Path(identity.checkpoint.source))
+        text, text_name = name_text(Path(identity.checkpoint.source))
     except (BadIdentity, CannotListen) as error:
         print(f"error: {error}", file=sys.stderr)
         return Exit.BAD_CONFIGURATION
     except CheckpointError as error:
         print(f"error: {error}", file=sys.stderr)
         return Exit.BAD_CHECKPOINT
-    uvloop.run(serve(identity, text, listener))
+    uvloop.run(serve(identity, text, text_name, listener))
     return Exit.DRAINED
 
 
@@ -79,7 +80,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(identity: Identity, text: TextModel, listener: socket.socket) -> None:
+async def serve(identity: Identity, text: TextModel, text_name: str, listener: socket.socket) -> None:
     """Serve on ``listener`` until SIGTERM (or SIGINT where no parent drains us first)."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -88,7 +89,7 @@ async def serve(identity: Identity, text: TextModel, listener: socket.socket) ->
     loop.add_signal_handler(signal.SIGINT, lambda: None if Env.PARENT_PID in os.environ else stopped.set())
     link = CoordinatorLink(identity.requests_socket, identity.token)
     runner = web.AppRunner(
-        make_app(Service(identity, text, link)),
+        make_app(Service(identity, text, link, text_name)),
         handler_cancellation=True,
         access_log=None,
         shutdown_timeout=LINGER_S,

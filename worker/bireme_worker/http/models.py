@@ -9,18 +9,19 @@ from aiohttp import web
 from bireme_worker.http.body import check, read_object
 from bireme_worker.http.prompts import encode_chat, encode_text
 from bireme_worker.http.schema import DetokenizeBody, TokenizeBody
-from bireme_worker.http.service import SERVICE, Service
+from bireme_worker.http.service import Service
+from bireme_worker.http.texts import TEXTS
 
 
 async def list_models(request: web.Request) -> web.Response:
     """Every name that a request may use."""
-    service = request.app[SERVICE]
+    service = await request.app[TEXTS].ready()
     return _json({"object": "list", "data": [_model(service, name) for name in service.model_names]})
 
 
 async def show_model(request: web.Request) -> web.Response:
     """One of them."""
-    service = request.app[SERVICE]
+    service = await request.app[TEXTS].ready()
     name = request.match_info["name"]
     service.require_model(name)
     return _json(_model(service, name))
@@ -28,7 +29,7 @@ async def show_model(request: web.Request) -> web.Response:
 
 async def tokenize(request: web.Request) -> web.Response:
     """The ids of a text, or of a chat as the engine would see it."""
-    service = request.app[SERVICE]
+    service = await request.app[TEXTS].ready()
     body = check(TokenizeBody, await read_object(request))
     service.require_model(body.model)
     if body.messages is not None:
@@ -40,7 +41,7 @@ async def tokenize(request: web.Request) -> web.Response:
 
 async def detokenize(request: web.Request) -> web.Response:
     """The text of ids, special tokens included."""
-    service = request.app[SERVICE]
+    service = await request.app[TEXTS].ready()
     body = check(DetokenizeBody, await read_object(request))
     service.require_model(body.model)
     service.require_ids("tokens", body.tokens)
@@ -49,7 +50,9 @@ async def detokenize(request: web.Request) -> web.Response:
 
 def _model(service: Service, name: str) -> dict[str, Any]:
     # The checkpoint's own time: all HTTP processes of all groups say the same.
-    created = int(Path(service.identity.checkpoint.source).stat().st_mtime)
+    serving = service.link.serving
+    source = serving.source if serving is not None and serving.source else service.identity.checkpoint.source
+    created = int(Path(source).stat().st_mtime)
     return {
         "id": name,
         "object": "model",

@@ -26,6 +26,7 @@ class Service:
     identity: Identity
     text: TextModel
     link: CoordinatorLink
+    text_name: str = ""
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -56,9 +57,6 @@ class Service:
         wrong = next((token for token in ids if not 0 <= token < self.vocabulary), None)
         if wrong is not None:
             raise InvalidRequest(f"{field} has the id {wrong}, the last one is {self.vocabulary - 1}", param=field)
-
-
-SERVICE: Final = web.AppKey("service", Service)
 
 
 @dataclass(frozen=True)

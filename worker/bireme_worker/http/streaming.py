@@ -14,7 +14,7 @@ from bireme_worker.http.answer import Answer, Batch
 from bireme_worker.http.choice import Piece
 from bireme_worker.http.errors import ApiError, HandedOver, error_event
 from bireme_worker.http.generation import Generation
-from bireme_worker.http.shapes import Shape, ShapeOf, response_headers
+from bireme_worker.http.shapes import ShapeOf, response_headers
 
 
 async def stream_answer(
@@ -30,7 +30,7 @@ async def stream_answer(
         async for batch in answer.batches():
             if stream is None:
                 stream = await _open(request, generation, answer, shape_of)
-            await stream.send(batch)
+            await stream.send(batch, answer.model_revision)
     except ApiError as error:
         if stream is None:
             raise
@@ -47,15 +47,19 @@ async def _open(request: web.Request, generation: Generation, answer: Answer, sh
     }
     response = web.StreamResponse(headers=headers)
     await response.prepare(request)
-    return _Stream(response, generation, answer.model_revision, shape_of(answer.model_revision))
+    return _Stream(response, generation, answer.model_revision, shape_of)
 
 
 class _Stream:
-    def __init__(self, response: web.StreamResponse, generation: Generation, model_revision: str, shape: Shape) -> None:
+    def __init__(
+        self, response: web.StreamResponse, generation: Generation, model_revision: str, shape_of: ShapeOf
+    ) -> None:
         self._response = response
         self._journal = generation.journal
         self._usage_wanted = generation.include_usage
-        self._shape = shape
+        self._shape_of = shape_of
+        self._revision = model_revision
+        self._shape = shape_of(model_revision)
         self._pending: list[bytes] = []
         self._open_choices(generation, model_revision)
 
@@ -68,7 +72,9 @@ class _Stream:
                 self._tell(Emitted(choice, []))
             self._pending.append(self._shape.role(choice))
 
-    async def send(self, batch: Batch) -> None:
+    async def send(self, batch: Batch, model_revision: str) -> None:
+        if model_revision != self._revision:  # other weights go on with it: its events say so
+            self._revision, self._shape = model_revision, self._shape_of(model_revision)
         for choice, piece in batch:
             self._add(choice.index, piece)
         await self._write()

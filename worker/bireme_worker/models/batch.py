@@ -19,7 +19,8 @@ class Batch:
         slot_mapping: ``[tokens]`` where its key and value go: block id × block size + offset.
         cu_seqlens: ``[rows + 1]`` offset of each row's first token.
         seq_lens: ``[rows]`` context length of each row, its new tokens included.
-        block_table: ``[rows, blocks]`` block ids of each row, padded with block 0.
+        slots: ``[rows]`` slot of each row.
+        block_table: ``[slots, blocks]`` block ids of every slot, padded with block 0, whatever the step.
         single: rows with one token; they come first.
         spans: for each later row (first token, end, context length), as host integers.
         longest: the longest context among the single rows.
@@ -29,6 +30,7 @@ class Batch:
     slot_mapping: torch.Tensor
     cu_seqlens: torch.Tensor
     seq_lens: torch.Tensor
+    slots: torch.Tensor
     block_table: torch.Tensor
     single: int
     spans: tuple[tuple[int, int, int], ...]

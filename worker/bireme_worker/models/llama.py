@@ -12,10 +12,16 @@ import torch
 from bireme_worker.checkpoints.config import ModelConfig
 from bireme_worker.models.batch import Batch
 from bireme_worker.models.kv_cache import KVCache, LayerCache
-from bireme_worker.models.layers.attention import Attention, AttentionSize, ForwardPass, GatherBackend
+from bireme_worker.models.layers.attention import (
+    Attention,
+    AttentionBackend,
+    AttentionSize,
+    ForwardPass,
+    GatherBackend,
+)
 from bireme_worker.models.layers.mlp import GatedMLP
 from bireme_worker.models.layers.norm import RMSNorm
-from bireme_worker.models.layers.rotary import angles, frequencies
+from bireme_worker.models.layers.rotary import frequencies
 from bireme_worker.models.layers.vocabulary import VocabularyEmbedding, VocabularyHead, vocabulary_weight
 from bireme_worker.models.progress import Progress
 from bireme_worker.models.shard import HeadShard, Shard, VocabularyShard
@@ -29,15 +35,13 @@ EMBEDDING = "model.embed_tokens.weight"
 class LlamaLayer:
     """One decoder layer on one rank."""
 
-    def __init__(
-        self, config: ModelConfig, number: int, shard: Shard, dtype: torch.dtype, backend: GatherBackend
-    ) -> None:
+    def __init__(self, config: ModelConfig, number: int, shard: Shard, heads: HeadShard, dtype: torch.dtype) -> None:
         name, hidden, eps = f"model.layers.{number}", config.hidden_size, config.rms_norm_eps
         size = AttentionSize(
             hidden, config.num_attention_heads, config.num_key_value_heads, config.head_dim, config.attention_bias
         )
         self.attention_norm = RMSNorm(f"{name}.input_layernorm", hidden, eps, dtype)
-        self.attention = Attention(f"{name}.self_attn", size, backend.heads, dtype, backend)
+        self.attention = Attention(f"{name}.self_attn", size, heads, dtype)
         self.mlp_norm = RMSNorm(f"{name}.post_attention_layernorm", hidden, eps, dtype)
         self.mlp = GatedMLP(f"{name}.mlp", hidden, config.intermediate_size, shard, dtype, bias=config.mlp_bias)
 
@@ -51,9 +55,15 @@ class LlamaLayer:
             *self.mlp.weights,
         ]
 
-    def __call__(self, x: torch.Tensor, cache: LayerCache, forward: ForwardPass) -> torch.Tensor:
-        x = x + self.attention(self.attention_norm(x), cache, forward)
-        return x.add_(self.mlp(self.mlp_norm(x), forward.communicator))
+    def __call__(
+        self, x: torch.Tensor, delta: torch.Tensor | None, cache: LayerCache, forward: ForwardPass
+    ) -> torch.Tensor:
+        """Add to ``x`` in place all but the last term of the sum, which is returned; ``delta`` is the last layer's.
+
+        So each addition meets the norm that follows it, and both are one pass over memory where the device can.
+        """
+        attended = self.attention(self.attention_norm.add(x, delta), cache, forward)
+        return self.mlp(self.mlp_norm.add(x, attended), forward.communicator)
 
 
 class Llama:
@@ -69,9 +79,9 @@ class Llama:
         self.dtype = dtype
         self.heads = HeadShard.of(shard, config.num_attention_heads, config.num_key_value_heads)
         self.vocabulary = VocabularyShard.of(shard, config.vocab_size)
-        self._backend = GatherBackend(self.heads, torch.device("cpu"))
+        self._backend: AttentionBackend = GatherBackend(self.heads, dtype, torch.device("cpu"))
         self.layers = [
-            LlamaLayer(config, number, shard, dtype, self._backend) for number in range(stage.first, stage.last)
+            LlamaLayer(config, number, shard, self.heads, dtype) for number in range(stage.first, stage.last)
         ]
         head = EMBEDDING if config.tie_word_embeddings else "lm_head.weight"
         self.embedding = (
@@ -80,6 +90,14 @@ class Llama:
         self.norm = RMSNorm("model.norm", config.hidden_size, config.rms_norm_eps, dtype) if stage.samples else None
         self.head = VocabularyHead(self._table(head, multiplies=True), self.vocabulary) if stage.samples else None
         self._frequency = frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+
+    def place(self, device: torch.device) -> None:
+        """Compute on ``device`` from now on; the weights are the loader's."""
+        self._frequency = self._frequency.to(device)
+        if device.type == "cuda":
+            from bireme_worker.models.layers.paged import PagedBackend  # noqa: PLC0415  Triton, only beside a GPU
+
+            self._backend = PagedBackend(self.heads, self.dtype)
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter once, in load order."""
@@ -100,18 +118,18 @@ class Llama:
         self, x: torch.Tensor, batch: Batch, cache: KVCache, communicator: Communicator, progress: Progress
     ) -> torch.Tensor:
         """``[tokens, hidden] → [tokens, hidden]`` through this stage's layers; counts each in ``progress``."""
-        rotation = angles(batch.positions, self._frequency, self.dtype)
-        forward = ForwardPass(rotation, self._backend.prepare(batch), communicator)
+        forward = ForwardPass(self._backend.prepare(batch, self._frequency), communicator)
+        delta = None
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            x = layer(x, layer_cache, forward)
+            delta = layer(x, delta, layer_cache, forward)
             progress.layers += 1
-        return x
+        return x if delta is None else x.add_(delta)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """``[rows, hidden] → [rows, vocabulary shard]`` in float32, on the last stage."""
         assert self.norm is not None
         assert self.head is not None
-        return self.head(self.norm(x))
+        return self.head(self.norm.add(x, None))
 
     def _table(self, name: str, *, multiplies: bool) -> Weight:
         size = (self.config.vocab_size, self.config.hidden_size)

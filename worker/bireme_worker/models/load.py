@@ -26,18 +26,19 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return {piece.source: piece.shape for weight in whole.weights() for piece in weight.pieces}
 
 
-def load(model: StageModel, reader: CheckpointReader, device: torch.device) -> None:
-    """Give every weight of ``model`` its memory and its values.
+def load(model: StageModel, reader: CheckpointReader, device: torch.device, *, packed: bool = True) -> None:
+    """Give every weight of ``model`` its memory and its values; ``packed`` for this device where that is faster.
 
     Raises:
         CheckpointError: the checkpoint lacks a tensor, has one too many, or of another shape; before anything is read.
     """
     account(expected_tensors(model.config), reader)
+    model.place(device)
     for weight in model.weights():
-        fill(weight, reader, device)
+        fill(weight, reader, device, packed=packed)
 
 
-def fill(weight: Weight, reader: CheckpointReader, device: torch.device) -> None:
+def fill(weight: Weight, reader: CheckpointReader, device: torch.device, *, packed: bool = True) -> None:
     """Load one weight; rows that no piece covers are padding and zero."""
     target = torch.empty(weight.tensor.shape, dtype=weight.tensor.dtype, device=device)
     covered = sum(len(piece.rows) for piece in weight.pieces)
@@ -45,7 +46,7 @@ def fill(weight: Weight, reader: CheckpointReader, device: torch.device) -> None
         target[covered:].zero_()
     for piece in weight.pieces:
         _copy(piece, target, reader)
-    weight.tensor = pack(target) if weight.multiplies else target
+    weight.tensor = pack(target) if packed and weight.multiplies else target
 
 
 def _copy(piece: Piece, target: torch.Tensor, reader: CheckpointReader) -> None:

@@ -1,4 +1,4 @@
-"""Weights in the layout in which a CPU multiplies fastest.
+"""Weights in the layout in which a CPU multiplies fastest, and the fastest product on each device.
 
 oneDNN packs a float32 matrix once at load. Measured beside the plain layout (MKL, one thread of an AMD EPYC): one row
 1.6 times, eight rows 2 times, a prompt 2.3 times faster, a large output head 3 times. The plain matrix is given up, so
@@ -32,6 +32,10 @@ def pack(matrix: torch.Tensor) -> torch.Tensor:
 
 def multiply(x: torch.Tensor, matrix: torch.Tensor, outputs: int) -> torch.Tensor:
     """``x [rows, inputs] · matrixᵀ → [rows, outputs]``; the rows may lie further apart than ``outputs``."""
+    if x.is_cuda:
+        from bireme_worker.kernels.gemv import gemv  # noqa: PLC0415  Triton is there only beside a GPU
+
+        return gemv(x, matrix) if len(x) == 1 else functional.linear(x, matrix)
     if not matrix.is_mkldnn:
         return functional.linear(x, matrix)
     y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, matrix, None, "none", [], "")  # noqa: SLF001

@@ -25,6 +25,10 @@ class StageModel(Protocol):
     heads: HeadShard
     vocabulary: VocabularyShard
 
+    def place(self, device: torch.device) -> None:
+        """Compute on ``device`` from now on; the weights are the loader's."""
+        ...
+
     def weights(self) -> Iterator[Weight]:
         """Every parameter once."""
         ...

@@ -1,7 +1,8 @@
-"""The inputs of a step in buffers at fixed addresses, filled from a plan.
+"""The inputs of a step in one buffer at a fixed address, filled from a plan by one copy that nobody waits for.
 
 Rows with one token come first, so that they form one batch; longer rows follow. Nothing is read back from the device:
-whatever chooses shapes is known from the plan.
+whatever chooses shapes is known from the plan. Behind the rows lies padding (slot 0, one token): a captured step may
+have more rows than its plan.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import torch
 from bireme.wire.plan import Row
 from bireme_worker.models.batch import Batch
 from bireme_worker.models.kv_cache import BLOCK_SIZE
+from bireme_worker.models.transfer import upload_into
 from bireme_worker.rank.errors import BadPlan
 from bireme_worker.rank.slots import Slots
 from bireme_worker.sampling.draw import Draw
@@ -31,7 +33,7 @@ class Shape:
         tokens, rows: how many.
         single: rows with one token, which come first.
         spans: (first token, end, context length) of each later row.
-        longest: the longest context among the single rows; ``blocks``: of the longest context of all.
+        longest: the longest context among the single rows.
         waits_for: slots whose last sample is an input.
         sampled: slots that sample, in plan order.
         draw: how they sample.
@@ -42,7 +44,6 @@ class Shape:
     single: int
     spans: tuple[tuple[int, int, int], ...]
     longest: int
-    blocks: int
     waits_for: frozenset[int]
     sampled: tuple[int, ...]
     draw: Draw
@@ -52,21 +53,26 @@ class Inputs:
     """Buffers for up to ``max_tokens`` tokens and ``max_rows`` rows."""
 
     def __init__(self, max_tokens: int, max_rows: int, device: torch.device) -> None:
-        self._tokens = torch.zeros((3, max_tokens), dtype=torch.int64, device=device)
-        self._rows = torch.zeros((3, max_rows + 1), dtype=torch.int64, device=device)
-        self._samples = torch.zeros((3, max_rows), dtype=torch.int64, device=device)
-        self._groups = torch.zeros((6, max_rows), dtype=torch.int64, device=device)
-        self.ids, self.token_slots, self.positions = self._tokens
-        self.row_slots, self.seq_lens, self.cu_seqlens = self._rows
-        self.sample_tokens, self.sample_slots, self.sample_outputs = self._samples
+        self._max_tokens, self._max_rows = max_tokens, max_rows
+        size = 3 * max_tokens + 3 * (max_rows + 1) + 9 * max_rows
+        self._device = torch.zeros(size, dtype=torch.int64, device=device)
+        self._host = np.zeros(size, dtype=np.int64)
+        parts = [3 * max_tokens, 3 * (max_rows + 1), 3 * max_rows, 6 * max_rows]
+        tokens, rows, samples, groups = torch.split(self._device, parts)
+        self.ids, self.token_slots, self.positions = tokens.view(3, -1)
+        self.row_slots, self.seq_lens, self.cu_seqlens = rows.view(3, -1)
+        self.sample_tokens, self.sample_slots, self.sample_outputs = samples.view(3, -1)
+        self._groups = groups.view(6, -1)
+        cuts = np.split(self._host, np.cumsum(parts)[:-1])
+        self._columns = [cut.reshape(count, -1) for cut, count in zip(cuts, (3, 3, 3, 6), strict=True)]
 
     @property
     def addresses(self) -> tuple[int, ...]:
         """Where the buffers lie; never changes."""
-        return tuple(one.data_ptr() for one in (self._tokens, self._rows, self._samples, self._groups))
+        return (self._device.data_ptr(),)
 
     def fill(self, rows: Sequence[Row], slots: Slots) -> Shape:
-        """Write a plan's rows into the buffers.
+        """Write a plan's rows into the buffers, and padding behind them.
 
         Raises:
             BadPlan: more tokens or rows than there is room for.
@@ -75,18 +81,22 @@ class Inputs:
         counts = [row.count for row in ordered]
         ends = np.cumsum([0, *counts])
         self._check(int(ends[-1]), len(ordered))
-        _put(self._tokens, _token_columns(ordered))
+        tokens, table, samples, groups = self._columns
+        _put(tokens, _token_columns(ordered), self._max_rows)
         lengths = [row.start + row.count for row in ordered]
-        _put(self._rows[:2], np.array([[row.slot for row in ordered], lengths], dtype=np.int64))
-        _put(self.cu_seqlens.unsqueeze(0), ends[None, :])
+        _put(table[0], np.array([row.slot for row in ordered], dtype=np.int64), self._max_rows)
+        table[1] = 1  # padding reads one token
+        table[1, : len(ordered)] = lengths
+        table[2, : len(ends)] = ends
         sampling = [row for row in rows if row.output >= 0]
         last = {row.slot: int(end) - 1 for row, end in zip(ordered, ends[1:], strict=True)}
         columns = [[last[row.slot], row.slot, row.output] for row in sampling]
-        _put(self._samples, np.array(columns, dtype=np.int64).reshape(-1, 3).T)
+        _put(samples, np.array(columns, dtype=np.int64).reshape(-1, 3).T, self._max_rows)
+        samples[0, len(sampling) :] = np.arange(len(sampling), self._max_rows)
         draw = Draw.of([slots.sampling[row.slot] for row in sampling], [row.output for row in sampling])
-        for buffer, group in zip(self._groups, draw.groups, strict=True):
-            if group:
-                _put(buffer.unsqueeze(0), np.array([group], dtype=np.int64))
+        for column, group in zip(groups, draw.groups, strict=True):
+            column[: len(group)] = group
+        upload_into(self._device, self._host)
         single = counts.count(1)
         return Shape(
             tokens=int(ends[-1]),
@@ -96,7 +106,6 @@ class Inputs:
                 (int(ends[number]), int(ends[number + 1]), lengths[number]) for number in range(single, len(ordered))
             ),
             longest=max([0, *lengths[:single]]),
-            blocks=-(-max([0, *lengths]) // BLOCK_SIZE),
             waits_for=frozenset(row.slot for row in rows if not row.ids),
             sampled=tuple(row.slot for row in sampling),
             draw=draw,
@@ -112,7 +121,8 @@ class Inputs:
             slot_mapping=block * BLOCK_SIZE + positions % BLOCK_SIZE,
             cu_seqlens=self.cu_seqlens[: shape.rows + 1],
             seq_lens=self.seq_lens[: shape.rows],
-            block_table=slots.block_table[:, : shape.blocks].index_select(0, self.row_slots[: shape.rows]),
+            slots=self.row_slots[: shape.rows],
+            block_table=slots.block_table,
             single=shape.single,
             spans=shape.spans,
             longest=shape.longest,
@@ -129,10 +139,10 @@ class Inputs:
         return torch.where(ids == FROM_SLOT, slots.last_sample[self.token_slots[: shape.tokens]], ids)
 
     def _check(self, tokens: int, rows: int) -> None:
-        if tokens > self._tokens.shape[1] or rows >= self._rows.shape[1]:
+        if tokens > self._max_tokens or rows > self._max_rows:
             raise BadPlan(
-                f"a plan has {tokens} tokens in {rows} rows, this rank has room for {self._tokens.shape[1]} tokens "
-                f"in {self._rows.shape[1] - 1} rows"
+                f"a plan has {tokens} tokens in {rows} rows, this rank has room for {self._max_tokens} tokens "
+                f"in {self._max_rows} rows"
             )
 
 
@@ -148,5 +158,8 @@ def _token_columns(rows: Sequence[Row]) -> npt.NDArray[np.int64]:
     return columns
 
 
-def _put(buffer: torch.Tensor, values: npt.NDArray[np.int64]) -> None:
-    buffer[:, : values.shape[1]].copy_(torch.from_numpy(values))
+def _put(column: npt.NDArray[np.int64], values: npt.NDArray[np.int64], padded: int) -> None:
+    """``values`` along the last axis, then zeros up to ``padded``."""
+    count = values.shape[-1]
+    column[..., :count] = values
+    column[..., count:padded] = 0

@@ -169,6 +169,12 @@ def _fail(control: Control, rank: int, reason: Reason, error: Exception, code: E
     return code
 
 
+def reason_of(error: Exception) -> Reason:
+    """Memory and everything else need different remedies. Torch's CPU allocator has no error class of its own."""
+    memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return Reason.OUT_OF_MEMORY if memory else Reason.DEVICE_ERROR
+
+
 def run_rank(rank: int, channel: SocketChannel[ControlMessage]) -> int:
     """Run until Stop or a fault; returns the exit code."""
     progress = Progress()
@@ -182,7 +188,7 @@ def run_rank(rank: int, channel: SocketChannel[ControlMessage]) -> int:
         return _fail(control, rank, Reason.BAD_CHECKPOINT, error, Exit.BAD_CHECKPOINT)
     except Exception as error:  # noqa: BLE001  the supervisor must learn why this process ends
         sys.excepthook(type(error), error, error.__traceback__)
-        return _fail(control, rank, Reason.DEVICE_ERROR, error, Exit.INTERNAL)
+        return _fail(control, rank, reason_of(error), error, Exit.INTERNAL)
     return Exit.DRAINED
 
 

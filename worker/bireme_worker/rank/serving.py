@@ -1,12 +1,12 @@
 """One epoch on one rank: connect, warm up, compute plans until the gate closes.
 
-Plans are read by a thread of their own, so that the next one is at hand when a step ends. Whatever ends the epoch
-(a lost peer, a lost coordinator, the supervisor's word) closes the gate, which frees all threads.
+Plans are read by a thread of their own, so that the next one is at hand when a step ends. On a GPU another one waits
+for the steps' results, so that the next step is launched meanwhile. Whatever ends the epoch (a lost peer, a lost
+coordinator, the supervisor's word) closes the gate, which frees all threads.
 """
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
@@ -21,6 +21,7 @@ from bireme_worker.parallel.gate import EpochGate
 from bireme_worker.parallel.mesh import Mesh, Place, dial
 from bireme_worker.rank.errors import BadPlan
 from bireme_worker.rank.runner import Handle, Runner
+from bireme_worker.rank.under_way import AtOnce, UnderWay
 
 Plans = SimpleQueue[PlanKinds | None]
 
@@ -91,21 +92,22 @@ class Serving:
             reader.join()  # the socket may be closed only when nobody reads it
 
     def _compute(self, gate: EpochGate, channel: SocketChannel[PlanKinds], plans: Plans) -> None:
-        under_way: deque[Handle] = deque()
-        while True:
-            plan = plans.get()
-            gate.check()
-            if isinstance(plan, Commit):
-                self._commit(plan.generation)
-                continue
-            if not isinstance(plan, Plan):
-                raise BadPlan(f"the coordinator sent {type(plan).__name__}, which this rank does not know")
-            self._progress.busy = True
-            under_way.append(self._runner.launch(plan))
-            # On the CPU a launched step is a finished one, so waiting for more plans would only delay its result.
-            while under_way:
-                self._finish(under_way.popleft(), channel, gate)
-            self._progress.busy = not plans.empty()
+        def finish(handle: Handle) -> None:
+            self._finish(handle, channel, gate)
+
+        # On the CPU a launched step is a finished one, so a second thread would only delay its result.
+        is_ahead = self._runner.device.type != "cpu"
+        with UnderWay(finish, gate, self._progress) if is_ahead else AtOnce(finish, self._progress) as steps:
+            while True:
+                plan = plans.get()
+                gate.check()
+                if isinstance(plan, Commit):
+                    self._commit(plan.generation)
+                    continue
+                if not isinstance(plan, Plan):
+                    raise BadPlan(f"the coordinator sent {type(plan).__name__}, which this rank does not know")
+                steps.begin()
+                steps.finish(self._runner.launch(plan), more=not plans.empty())
 
     def _finish(self, handle: Handle, channel: SocketChannel[PlanKinds], gate: EpochGate) -> None:
         result = self._runner.collect(handle)

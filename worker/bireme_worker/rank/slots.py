@@ -4,11 +4,13 @@ The coordinator owns all ids. The rank checks that they are in range, because an
 some devices.
 """
 
+import numpy as np
 import torch
 
 from bireme.wire.plan import Admit, Row, Sampling
 from bireme_worker.models.kv_cache import BLOCK_SIZE
 from bireme_worker.models.shard import VocabularyShard
+from bireme_worker.models.transfer import upload
 from bireme_worker.rank.errors import BadPlan
 from bireme_worker.sampling.state import SamplingState
 
@@ -55,9 +57,8 @@ class Slots:
             blocks += row.blocks
             fresh += row.blocks[max(row.start // BLOCK_SIZE - held, 0) :]
         if blocks:
-            device = self.block_table.device
-            where = torch.tensor((slots, places), dtype=torch.int64, device=device)
-            self.block_table.index_put_((where[0], where[1]), torch.tensor(blocks, device=device))
+            changes = upload(np.array((slots, places, blocks), dtype=np.int64), self.block_table.device)
+            self.block_table.index_put_((changes[0], changes[1]), changes[2])
         return fresh
 
     def _check(self, slot: int) -> None:

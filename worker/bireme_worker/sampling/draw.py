@@ -40,6 +40,11 @@ class Draw:
         """The row numbers of each kind, in the order of ``sampler.Rows``."""
         return self.hot, self.filtered, self.penalised, self.biased, self.held, self.reported
 
+    @property
+    def is_plain(self) -> bool:
+        """Nothing but temperatures: one kernel draws all rows, whatever the temperatures are."""
+        return not (self.filtered or self.penalised or self.biased or self.held or self.reported)
+
     @classmethod
     def of(cls, samplings: Sequence[Sampling], outputs: Sequence[int]) -> "Draw":
         """Describe rows with these sampling constants that draw output tokens number ``outputs``."""

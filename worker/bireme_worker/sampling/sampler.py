@@ -57,6 +57,10 @@ class Rows:
 def sample(logits: torch.Tensor, rows: Rows, state: SamplingState, communicator: Communicator) -> Sampled:
     """Draw from ``logits [rows, shard]``, which are overwritten."""
     draw = rows.draw
+    if logits.is_cuda and draw.is_plain and communicator.size == 1:
+        from bireme_worker.kernels.draw import draw as draw_plainly  # noqa: PLC0415  Triton is there only beside a GPU
+
+        return Sampled(*draw_plainly(logits, rows.slots, rows.outputs, state), None)
     # A sum is finite only if all are: one cheap pass instead of a test of every value.
     bad = ~logits[:, : state.shard.count].sum(1).isfinite()
     scores = _adjusted(logits.clone() if draw.reported else logits, rows, state)

@@ -6,10 +6,12 @@ that needs one and only the rows of such slots are ever touched, so on the CPU t
 
 from typing import Final
 
+import numpy as np
 import torch
 
 from bireme.wire.plan import Admit, Sampling, unpack_ids
 from bireme_worker.models.shard import VocabularyShard
+from bireme_worker.models.transfer import upload
 from bireme_worker.sampling.draw import penalises
 
 _LOW: Final = 0xFFFFFFFF
@@ -41,6 +43,7 @@ class SamplingState:
 
     def __init__(self, slots: int, shard: VocabularyShard, device: torch.device) -> None:
         self.shard = shard
+        self._device = device
         self._numbers = torch.zeros((6, slots), dtype=torch.float32, device=device)
         self._integers = torch.zeros((4, slots), dtype=torch.int64, device=device)
         self.temperature, self.top_p, self.min_p, self.repetition, self.frequency, self.presence = self._numbers
@@ -54,10 +57,11 @@ class SamplingState:
         """Take over the constants of a request and count what it has already."""
         one, slot = admit.sampling, admit.slot
         numbers = (one.temperature, one.top_p, one.min_p, *_penalties(one))
-        self._numbers[:, slot] = torch.tensor(numbers, dtype=torch.float32)
-        self._integers[:, slot] = torch.tensor((one.top_k, one.seed & _LOW, one.seed >> 32 & _LOW, one.choice))
+        integers = (one.top_k, one.seed & _LOW, one.seed >> 32 & _LOW, one.choice)
+        self._numbers[:, slot] = upload(np.array(numbers, dtype=np.float32), self._device)
+        self._integers[:, slot] = upload(np.array(integers, dtype=np.int64), self._device)
         if penalises(one):
-            ids, ones = self._local(list(unpack_ids(admit.outputs))), torch.ones(1, dtype=torch.int32)
+            ids, ones = self._local(list(unpack_ids(admit.outputs))), torch.ones_like(self.counts.data[0, :1])
             self.counts.reset(slot).index_put_((ids,), ones, accumulate=True)
             self.in_prompt.reset(slot)[self._local(list(unpack_ids(admit.prompt)))] = True
         if one.logit_bias:
@@ -77,7 +81,8 @@ class SamplingState:
     def _local(self, ids: list[int]) -> torch.Tensor:
         """Those of ``ids`` that this rank's shard holds, as places in it."""
         start, end = self.shard.start, self.shard.start + self.shard.count
-        return torch.tensor([token - start for token in ids if start <= token < end], dtype=torch.int64)
+        held = [token - start for token in ids if start <= token < end]
+        return upload(np.array(held, dtype=np.int64), self._device)
 
 
 def _penalties(sampling: Sampling) -> tuple[float, float, float]:

@@ -14,8 +14,9 @@ import msgspec
 from aiohttp import web
 
 from bireme.names import Admission, Header
-from bireme.wire.state import AbortRequest, DrainRequest, LeaderRequest, StateDocument
+from bireme.wire.state import AbortRequest, DrainRequest, LeaderRequest, ReloadRequest, StateDocument
 from bireme_worker.supervisor.document import Board
+from bireme_worker.supervisor.reload import MODES
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 T = TypeVar("T")
@@ -35,6 +36,9 @@ class Verbs(Protocol):
 
     def undrain(self) -> None:
         """Take work again."""
+
+    def reload(self, asked: ReloadRequest) -> None:
+        """Serve other weights."""
 
     def abort(self, request_id: str) -> None:
         """End one request."""
@@ -66,7 +70,8 @@ class Admin:
         app.router.add_post("/undrain", self._proved(self._undrain))
         app.router.add_post("/abort", self._proved(self._abort))
         app.router.add_post("/leader", self._proved(self._leader))
-        for verb in ("reload", "adopt", "profile"):
+        app.router.add_post("/reload", self._proved(self._reload))
+        for verb in ("adopt", "profile"):
             app.router.add_post(f"/{verb}", self._proved(_unbuilt))
         return app
 
@@ -117,6 +122,17 @@ class Admin:
 
     async def _undrain(self, _: web.Request) -> web.Response:
         self._verbs.undrain()
+        return _json(self._board.refresh())
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        asked = await _body(request, ReloadRequest)
+        if not asked.source.startswith("/") or not asked.model_revision:
+            raise _bad("source must be the absolute path of a checkpoint and model_revision its name")
+        if asked.mode not in MODES:
+            raise _bad(f"mode is {asked.mode!r}: write {' or '.join(MODES)}")
+        if not (math.isfinite(asked.deadline_s) and asked.deadline_s >= 0):
+            raise _bad(f"deadline_s is {asked.deadline_s}: it must be a number of seconds from 0 up")
+        self._verbs.reload(asked)
         return _json(self._board.refresh())
 
     async def _abort(self, request: web.Request) -> web.Response:

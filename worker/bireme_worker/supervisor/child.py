@@ -11,7 +11,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from signal import SIGKILL, Signals
 from typing import Generic, TypeVar
 
@@ -29,12 +29,15 @@ _living: set[int] = set()
 class Child:
     """A running process; ``wait`` returns its exit code (negative: the signal)."""
 
-    def __init__(self, command: Sequence[str], pass_fds: Sequence[int] = ()) -> None:
+    def __init__(
+        self, command: Sequence[str], pass_fds: Sequence[int] = (), extra: Mapping[str, str] | None = None
+    ) -> None:
+        """``extra`` goes before our own environment."""
         loop = asyncio.get_running_loop()
         ours, theirs = os.pipe()
         # Its own process group: Ctrl-C in a terminal is for the supervisor, which drains before it ends its children.
         self._process = subprocess.Popen(
-            command, env=child_environment({}), pass_fds=pass_fds, stderr=theirs, process_group=0
+            command, env=child_environment(dict(extra or {})), pass_fds=pass_fds, stderr=theirs, process_group=0
         )
         os.close(theirs)
         os.set_blocking(ours, False)
@@ -55,6 +58,11 @@ class Child:
     def alive(self) -> bool:
         """The process has not ended."""
         return not self._ended.done()
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code (negative: the signal), None while it lives."""
+        return self._ended.result() if self._ended.done() else None
 
     @property
     def last_line(self) -> str:
@@ -117,11 +125,13 @@ class TalkingChild(Generic[T]):
         self.channel = channel
 
 
-async def start_talking(command: Sequence[str], codec: Codec[T]) -> TalkingChild[T]:
+async def start_talking(
+    command: Sequence[str], codec: Codec[T], extra: Mapping[str, str] | None = None
+) -> TalkingChild[T]:
     """Start ``command --control-fd N``."""
     ours, theirs = socket.socketpair()
     with theirs:
-        child = Child([*command, "--control-fd", str(theirs.fileno())], (theirs.fileno(),))
+        child = Child([*command, "--control-fd", str(theirs.fileno())], (theirs.fileno(),), extra)
     reader, writer = await asyncio.open_unix_connection(sock=ours)
     return TalkingChild(child, Channel(reader, writer, codec))
 

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bireme.wire.control import Address
 from bireme.wire.errors import ConnectionLost, WireError
@@ -21,14 +21,17 @@ from bireme_worker.supervisor.watch import Watch
 log = logging.getLogger(__name__)
 
 Tell = Callable[[Event], None]
+Environment = Callable[[], Mapping[str, str]]
+"""What a child started now must know that the pod's own environment may not: a reload changes the checkpoint."""
 _PROBE_S = 0.05
 
 
 class CoordinatorKeeper:
     """Keeps the coordinator running; it counts as up from its first word, and must speak at least each 5 s."""
 
-    def __init__(self, command: Sequence[str], watch: Watch, tell: Tell) -> None:
+    def __init__(self, command: Sequence[str], environment: Environment, watch: Watch, tell: Tell) -> None:
         self._command = list(command)
+        self._environment = environment
         self._watch = watch
         self._tell = tell
         self._restarts = Restarts("the coordinator", watch)
@@ -44,7 +47,7 @@ class CoordinatorKeeper:
     async def run(self) -> None:
         """Keep it running until ``stop``."""
         while not self._stopping:
-            running = self._running = await start_talking(self._command, coordinator_codec)
+            running = self._running = await start_talking(self._command, coordinator_codec, self._environment())
             started = self._watch.now()
             log.info(f"the coordinator runs as process {running.child.pid}")
             code = await self._accompany(running)
@@ -91,8 +94,11 @@ class CoordinatorKeeper:
 class FrontKeeper:
     """Keeps ``count`` HTTP processes running; the front is up when each lives and the port accepts."""
 
-    def __init__(self, command: Sequence[str], address: Address, watch: Watch, tell: Tell) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Environment, address: Address, watch: Watch, tell: Tell
+    ) -> None:
         self._command = list(command)
+        self._environment = environment
         self._address = address
         self._watch = watch
         self._tell = tell
@@ -114,7 +120,7 @@ class FrontKeeper:
     async def _keep(self, index: int) -> None:
         restarts = Restarts(f"HTTP process {index}", self._watch)
         while not self._stopping:
-            child = self._children[index] = Child([*self._command, "--index", str(index)])
+            child = self._children[index] = Child([*self._command, "--index", str(index)], extra=self._environment())
             started = self._watch.now()
             log.info(f"HTTP process {index} runs as process {child.pid}")
             probing = asyncio.ensure_future(self._probe(index))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from bireme.wire.control import RankBeat, Standing
+from bireme.wire.control import Checkpoint, RankBeat, Standing
 from bireme.wire.requests import Limits
 from bireme.wire.state import RankState, ReloadState, StageState, StateDocument
 from bireme_worker.coordinator.messages import Status
@@ -35,8 +35,8 @@ def build(
     standing: Standing,
     stages: tuple[StageState, ...],
     status: Status | None,
-    generation: int,
-    model_revision: str,
+    checkpoint: Checkpoint,
+    reload: ReloadState,
     draining: bool,
 ) -> StateDocument:
     """The document without its ``seq``."""
@@ -54,9 +54,9 @@ def build(
         message=standing.message,
         retry_after_s=standing.retry_after_s,
         revision=identity.revision,
-        model_revision=model_revision,
-        generation=generation,
-        reload=ReloadState(),
+        model_revision=checkpoint.model_revision,
+        generation=checkpoint.generation,
+        reload=reload,
         running=work.running,
         waiting=work.waiting,
         queued_prefill_tokens=work.queued_prefill_tokens,
@@ -68,6 +68,7 @@ def build(
         draining=draining,
         limits=Limits(identity.max_model_length, identity.max_running_requests, identity.max_queued_requests),
         stages=stages,
+        source=checkpoint.source,
     )
 
 

@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 
 from bireme.wire.control import ControlMessage, Hello
+from bireme.wire.state import ReloadRequest
 from bireme_worker.coordinator.messages import CoordinatorKinds
 
 
@@ -73,6 +74,13 @@ class UndrainAsked:
 
 
 @dataclass(frozen=True)
+class ReloadAsked:
+    """`/reload`; whoever asks has looked whether the leader would refuse."""
+
+    request: ReloadRequest
+
+
+@dataclass(frozen=True)
 class Replaced:
     """The operator named a newer leader: this one must serve no more."""
 
@@ -99,6 +107,7 @@ Event = (
     | FrontChanged
     | DrainAsked
     | UndrainAsked
+    | ReloadAsked
     | Replaced
     | Quit
     | Tick

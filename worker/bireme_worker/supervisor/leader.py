@@ -166,8 +166,10 @@ class Leader:
                 self._watch.end(Termination(exit_code, reason, text))
 
     def _log_standing(self) -> None:
-        standing = self.membership.standing
+        standing, reload = self.membership.standing, self.membership.reloading.state
         text = f"epoch {standing.epoch}: {standing.state}/{standing.reason} {standing.message}"
+        if reload.model_revision:
+            text += f"; reload to {reload.model_revision}: {reload.phase} {reload.message}"
         if text != self._told:
             self._told = text
             log.info(text)

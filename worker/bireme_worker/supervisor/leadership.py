@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from bireme.names import Port
+from bireme.names import Env, Port
 from bireme.wire.control import Address
 from bireme.wire.state import StageState
 from bireme_worker.identity import Identity
@@ -37,8 +37,10 @@ class Leadership:
         self._on_change = on_change
         self._changed = asyncio.Event()
         self._http_processes = identity.http_processes
-        self.coordinator = CoordinatorKeeper(commands.coordinator, watch, self._tell)
-        self.front = FrontKeeper(commands.http, Address(identity.pod_ip, Port.HTTP), watch, self._tell)
+        self.coordinator = CoordinatorKeeper(commands.coordinator, self._checkpoint, watch, self._tell)
+        self.front = FrontKeeper(
+            commands.http, self._checkpoint, Address(identity.pod_ip, Port.HTTP), watch, self._tell
+        )
         self.leader = Leader(identity, file, watch, self.coordinator.send, self._note)
 
     def works(self, member: Member) -> list[Awaitable[None]]:
@@ -65,6 +67,10 @@ class Leadership:
         await self.front.stop()
         self.leader.apply(ev.Quit())
         await self.coordinator.stop()
+
+    def _checkpoint(self) -> dict[str, str]:
+        served = self.leader.membership.checkpoint
+        return {Env.MODEL_PATH: served.source, Env.MODEL_REVISION: served.model_revision}
 
     def _tell(self, event: ev.Event) -> None:
         self.leader.apply(event)

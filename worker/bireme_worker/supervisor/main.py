@@ -5,6 +5,7 @@ line on stderr and the file `termination` in the state directory. SIGTERM and SI
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
@@ -70,7 +71,8 @@ def _log_to_stderr(identity: Identity) -> None:
 def _leave(termination: Termination) -> NoReturn:
     leave_word(Path(os.environ.get(Env.STATE_DIR, "")), termination)
     if termination.exit_code:
-        print(f"bireme-worker: {termination.reason}: {termination.message}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a full disk; the code must be right all the same
+            print(f"bireme-worker: {termination.reason}: {termination.message}", file=sys.stderr, flush=True)
     sys.exit(termination.exit_code)
 
 

@@ -58,7 +58,7 @@ class Member:
         memory = boot.file.memory
         checkpoint = memory.checkpoint or identity.checkpoint
         self.stage = Stage(identity.tensor, checkpoint, memory.last_epoch)
-        self.pool = RankPool(identity.tensor, command, watch, self)
+        self.pool = RankPool(identity.tensor, command, watch, self, spare=identity.spare_rank)
         self.leader_host = identity.leader
         self.leader_incarnation = 0
         self.leader_heard = watch.now()
@@ -211,7 +211,14 @@ class Member:
         data = tuple(identity.data_address(rank) for rank in range(identity.tensor))
         loaded = stage.checkpoint if stage.loaded else None
         return Hello(
-            identity.group, identity.stage, identity.incarnation, self._boot.name, stage.last_epoch, data, loaded
+            identity.group,
+            identity.stage,
+            identity.incarnation,
+            self._boot.name,
+            stage.last_epoch,
+            data,
+            loaded,
+            stage.checkpoint,
         )
 
     def _hear(self, message: ControlMessage) -> None:

@@ -16,6 +16,7 @@ from bireme.wire.control import (
     EPOCH_SHIFT,
     Address,
     Checkpoint,
+    Committed,
     ControlMessage,
     End,
     Ended,
@@ -25,6 +26,7 @@ from bireme.wire.control import (
     Load,
     Loaded,
     Lost,
+    Prepared,
     Standing,
     Superseded,
     Welcome,
@@ -36,12 +38,16 @@ from bireme_worker.coordinator.messages import (
     Drain,
     Finish,
     PlanLost,
+    Quiet,
     Serve,
     Status,
     Undrain,
+    Unfit,
 )
 from bireme_worker.supervisor import events as ev
+from bireme_worker.supervisor.blame import COLLATERAL, weight_of
 from bireme_worker.supervisor.limits import Limits, backoff
+from bireme_worker.supervisor.reload import Reloading
 from bireme_worker.supervisor.seat import Seat
 from bireme_worker.supervisor.standing import Facts, judge
 
@@ -67,19 +73,13 @@ class Group:
     checkpoint: Checkpoint
 
 
-_WEIGHT = {Reason.HUNG: 3, Reason.DEVICE_ERROR: 3, Reason.STAGE_LOST: 2, Reason.LEADER_LOST: 2}
-_COLLATERAL = 0
-"""A cause that says more replaces one that says less: a lost stage also looks like lost ranks to its peers, and a lost
-rank like a broken connection. Words that are not listed weigh 1."""
-
-
 class Membership:
     """The leader's view; feed ``handle`` with events in the order in which they happen."""
 
     def __init__(self, group: Group, limits: Limits, last_epoch: int, now: float) -> None:
         self.group = group
-        self.checkpoint = group.checkpoint
         self.seats = [Seat(stage, now) for stage in range(group.stages)]
+        self.reloading = Reloading(group.checkpoint, self.seats, now)
         self.phase = Phase.APART
         self.epoch = 0
         self.last_epoch = last_epoch
@@ -96,7 +96,7 @@ class Membership:
         self._replaced_by = 0
         self._quitting = False
         self._cause: tuple[str, str] | None = None
-        self._cause_weight = _COLLATERAL
+        self._cause_weight = COLLATERAL
         self._trouble = ""
         if last_epoch:
             self._come_back()
@@ -113,6 +113,11 @@ class Membership:
             self._out += [ev.Send(seat.connection, standing) for seat in self.seats if seat.present]
         out, self._out = self._out, []
         return out
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What the group serves, or will when it has formed."""
+        return self.reloading.checkpoint
 
     @property
     def draining(self) -> bool:
@@ -172,13 +177,15 @@ class Membership:
             case ev.FrontChanged():
                 self._front = event
                 if not event.up and self.phase is Phase.SERVING:
-                    self._blame(Reason.LEADER_LOST, event.message, _weight(Reason.LEADER_LOST))
+                    self._blame(Reason.LEADER_LOST, event.message, weight_of(Reason.LEADER_LOST))
             case ev.DrainAsked(deadline_s):
                 self._drain_by = now + deadline_s
                 self._drain_coordinator(now)
             case ev.UndrainAsked():
                 self._drain_by = None
                 self._undrain_coordinator()
+            case ev.ReloadAsked(request):
+                self._out += self.reloading.ask(request, self.epoch, now)
             case ev.Replaced(by):
                 self._replaced_by = by
                 self._end(Reason.SUPERSEDED, f"incarnation {by} leads this group now", now)
@@ -203,6 +210,8 @@ class Membership:
         if hello.last_epoch > self.last_epoch:
             self.last_epoch = hello.last_epoch
             self._come_back()
+        if hello.checkpoint is not None and hello.checkpoint.generation > self.checkpoint.generation:
+            self._out += [*self.reloading.adopt(hello.checkpoint, now), ev.Record(self.last_epoch)]
         seat.take(event.connection, hello, now)
         welcome = Welcome(seat.stage, seat.incarnation, self.checkpoint)
         self._send(seat, welcome, Load(self.checkpoint), self.standing)
@@ -244,6 +253,10 @@ class Membership:
             case Lost(_, reason, text, collateral):
                 seat.loaded, seat.since = False, now
                 self._end(reason, f"stage {seat.stage}: {text}", now, collateral=collateral)
+            case Prepared():
+                self._out += self.reloading.prepared(seat, message, self.epoch, now)
+            case Committed(generation):
+                self._out += self.reloading.committed(seat, generation, self.epoch, now)
             case Leaving(deadline_s):
                 seat.leave_by = now + deadline_s
                 self._drain_coordinator(now)
@@ -258,6 +271,10 @@ class Membership:
                 self._end(
                     Reason.RANK_LOST, f"stage {stage}: rank {rank} left the plan connection", now, collateral=True
                 )
+            case Quiet(epoch, generation) if epoch == self.epoch and self.phase is Phase.SERVING:
+                self._out += self.reloading.quiet(generation, epoch, now)
+            case Unfit(generation, text):
+                self._out += self.reloading.unfit(generation, text, self.epoch, now)
             case Status():
                 self.status = message
             case _:
@@ -290,7 +307,7 @@ class Membership:
         self._begun = False
         kv_blocks = min(seat.kv_blocks for seat in self.seats)
         form = Form(self.epoch, tuple(seat.data for seat in self.seats), self.group.plan, kv_blocks)
-        begin = Begin(self.epoch, kv_blocks, self.checkpoint.model_revision, self.checkpoint.generation)
+        begin = Begin(self.epoch, kv_blocks, *self._weights)
         self._out += [ev.Record(self.epoch), ev.ToCoordinator(begin)]
         for seat in self.seats:
             seat.epoch, seat.formed = self.epoch, False
@@ -298,7 +315,7 @@ class Membership:
         self._enter(Phase.FORMING, now)
 
     def _end(self, reason: str, text: str, now: float, *, collateral: bool = False) -> None:
-        self._blame(reason, text, _COLLATERAL if collateral else _weight(reason))
+        self._blame(reason, text, COLLATERAL if collateral else weight_of(reason))
         if self.phase not in (Phase.FORMING, Phase.SERVING):
             return
         self._count_failure(now)
@@ -307,12 +324,17 @@ class Membership:
             if seat.present and seat.epoch:
                 self._send(seat, End(self.epoch, reason))
         self._enter(Phase.ENDING, now)
+        self._out += self.reloading.epoch_ended(text, now)
         self._out.append(ev.ToCoordinator(Finish(self.epoch, reason, text, self.standing.retry_after_s)))
+
+    @property
+    def _weights(self) -> tuple[str, int, str]:
+        return self.checkpoint.model_revision, self.checkpoint.generation, self.checkpoint.source
 
     def _come_back(self) -> None:
         if self._cause is None:
             self._cause = (Reason.LEADER_LOST, "the leader was started again")
-            self._cause_weight = _weight(Reason.LEADER_LOST)
+            self._cause_weight = weight_of(Reason.LEADER_LOST)
 
     def _blame(self, reason: str, text: str, weight: int) -> None:
         served = self._cause is not None or self.phase is Phase.SERVING
@@ -347,6 +369,8 @@ class Membership:
         if self.phase is Phase.FORMING and now - self._since > limits.forming_s:
             waits = ", ".join(filter(None, (seat.waits_for() for seat in self.seats))) or "the coordinator to begin"
             self._end(Reason.HUNG, f"epoch {self.epoch} did not form within {limits.forming_s:g} s: {waits}", now)
+        if overdue := self.reloading.overdue(limits, now):
+            self._end(Reason.HUNG, overdue, now)
         if self.phase is Phase.ENDING and now - self._since > 4 * limits.ending_s:
             self._drop_where(lambda seat: seat.epoch != 0, "it did not leave the epoch in time", now)
         longest = limits.loading_s + limits.forming_s
@@ -361,7 +385,3 @@ class Membership:
             if seat.present and wanted(seat):
                 self._out.append(ev.Drop(seat.connection, f"stage {seat.stage}: {text}"))
                 self._vacate(seat, text, now)
-
-
-def _weight(reason: str) -> int:
-    return next((weight for word, weight in _WEIGHT.items() if word == reason), 1)

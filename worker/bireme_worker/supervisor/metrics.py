@@ -59,6 +59,7 @@ def _work(document: StateDocument, status: Status) -> Iterator[Metric]:
     yield _counter(names.Metric.GENERATION_TOKENS, status.generation_tokens)
     yield _counter(names.Metric.CACHED_TOKENS, status.cached_tokens)
     yield _counter(names.Metric.STEPS, status.step)
+    yield _counter(names.Metric.NONFINITE, status.nonfinite)
     yield _counters(names.Metric.REQUESTS, "finish_reason", status.finished)
 
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from bireme.names import Reason
-from bireme.wire.control import Beat, ControlMessage, RankBeat, Stop, control_codec
+from bireme.wire.control import Beat, Become, ControlMessage, RankBeat, Stop, control_codec
 from bireme.wire.errors import ConnectionLost, WireError
 from bireme_worker.supervisor.child import TalkingChild, exit_text, start_talking
 from bireme_worker.supervisor.progress import RankProgress, Verdict, judge
 from bireme_worker.supervisor.restarts import Restarts
+from bireme_worker.supervisor.spare import Spare
 from bireme_worker.supervisor.stage import RankPhase
 from bireme_worker.supervisor.watch import Watch
 
@@ -61,13 +62,19 @@ class _Slot:
 
 
 class RankPool:
-    """``tensor`` rank processes. ``command`` starts one; ``--rank R --control-fd N`` is appended."""
+    """``tensor`` rank processes. ``command`` starts one; ``--rank R --control-fd N`` is appended.
 
-    def __init__(self, tensor: int, command: Sequence[str], watch: Watch, listener: RankListener) -> None:
+    With ``spare`` one more is kept warm, without ``--rank``; it is told its rank by ``Become``.
+    """
+
+    def __init__(
+        self, tensor: int, command: Sequence[str], watch: Watch, listener: RankListener, *, spare: bool = True
+    ) -> None:
         self._command = list(command)
         self._watch = watch
         self._listener = listener
         self._slots = [_Slot(rank, Restarts(f"rank {rank}", watch)) for rank in range(tensor)]
+        self._spare = Spare(command, watch) if spare else None
         self._stopping = False
 
     async def run(self) -> None:
@@ -96,6 +103,8 @@ class RankPool:
     def tick(self) -> None:
         """Apply the progress rule."""
         now = self._watch.now()
+        if self._spare is not None:
+            self._spare.tick(wanted=not self._stopping and all(map(_serves, self._slots)))
         for slot in self._slots:
             if slot.progress is None or slot.blame is not None:
                 continue
@@ -130,11 +139,13 @@ class RankPool:
         for talking in running:
             talking.channel.send(Stop(reason))
             talking.child.signal(signal.SIGCONT)  # a stopped rank could not hear it
+        if self._spare is not None:
+            await self._spare.stop()
         await asyncio.gather(*(talking.child.stop(self._watch.limits.stop_s) for talking in running))
 
     async def _keep(self, slot: _Slot) -> None:
         while not self._stopping:
-            running = await start_talking([*self._command, "--rank", str(slot.rank)], control_codec)
+            running = await self._start(slot.rank)
             slot.running, slot.progress = running, RankProgress.started(self._watch.now())
             slot.blame, slot.proved = None, False
             log.info(f"rank {slot.rank} runs as process {running.child.pid}")
@@ -147,6 +158,13 @@ class RankPool:
                 log.warning(f"rank {slot.rank} ended: {text}")
                 self._listener.rank_down(slot.rank, reason, f"rank {slot.rank}: {text}")
                 await asyncio.sleep(slot.restarts.ended(code, last_line, slot.proved))
+
+    async def _start(self, rank: int) -> TalkingChild[ControlMessage]:
+        warm = self._spare.take() if self._spare is not None else None
+        if warm is None:
+            return await start_talking([*self._command, "--rank", str(rank)], control_codec)
+        warm.channel.send(Become(rank))
+        return warm
 
     async def _accompany(self, slot: _Slot, running: TalkingChild[ControlMessage]) -> int:
         """Listen until the process has ended; what it said last is heard before its end is told."""
@@ -176,6 +194,10 @@ class RankPool:
             return
         except WireError as error:
             self.kill(slot.rank, Reason.RANK_LOST, f"spoke another language: {error}")
+
+
+def _serves(slot: _Slot) -> bool:
+    return slot.progress is not None and slot.progress.phase is RankPhase.SERVING
 
 
 def _cause(slot: _Slot, text: str) -> tuple[str, str]:

@@ -23,6 +23,7 @@ class Seat:
     kv_blocks: int = 0
     epoch: int = 0
     formed: bool = False
+    prepared: bool = False
     leave_by: float | None = None
 
     @property

@@ -11,7 +11,9 @@ from enum import StrEnum
 from bireme.names import Exit, Reason
 from bireme.wire.control import (
     Checkpoint,
+    Committed,
     ControlMessage,
+    Discard,
     End,
     Ended,
     Failed,
@@ -20,7 +22,9 @@ from bireme.wire.control import (
     Load,
     Loaded,
     Lost,
+    Prepared,
 )
+from bireme.wire.control import Stage as StageCheckpoint
 
 
 class RankPhase(StrEnum):
@@ -101,6 +105,8 @@ class Stage:
         self._form: Form | None = None
         self._formed_epoch = 0
         self._owes_ended = 0
+        self._staging: Checkpoint | None = None
+        self._prepared: set[int] = set()
         self._out: list[Action] = []
 
     @property
@@ -168,6 +174,10 @@ class Stage:
                 seat.phase, seat.epoch = RankPhase.IDLE, 0
             case Lost(epoch, reason, text) if epoch == seat.epoch and seat.phase in IN_EPOCH:
                 self._lose(epoch, reason, f"rank {rank}: {text}", collateral=True)
+            case Prepared():
+                self._prepare(message)
+            case Committed(generation):
+                self._commit(seat, generation)
             case Failed():
                 self._fail(seat, message)
             case _:
@@ -182,6 +192,7 @@ class Stage:
     def disconnect(self) -> list[Action]:
         """The conversation with the leader ended."""
         self.connected, self._asked, self._form, self._owes_ended = False, False, None, 0
+        self._discard()
         self._leave(Reason.LEADER_LOST)
         return self._done()
 
@@ -192,6 +203,11 @@ class Stage:
                 self.checkpoint, self._asked, self._told_loaded = checkpoint, True, False
             case Form(epoch) if epoch > self.last_epoch:
                 self._form, self.last_epoch = message, epoch
+            case StageCheckpoint(staged):
+                self._staging, self._prepared = staged, set()
+                self._out += [ToRank(seat.rank, message) for seat in self.ranks]
+            case Discard(generation) if self._staging is not None and self._staging.generation == generation:
+                self._discard()
             case End(epoch, reason):
                 self._form = None
                 self._leave(reason)
@@ -199,6 +215,27 @@ class Stage:
             case _:
                 pass
         return self._done()
+
+    def _prepare(self, said: Prepared) -> None:
+        if self._staging is None or said.generation != self._staging.generation:
+            return
+        self._prepared.add(said.rank)
+        if said.error or len(self._prepared) == len(self.ranks):
+            error = f"rank {said.rank}: {said.error}" if said.error else ""
+            self._out.append(ToLeader(Prepared(said.generation, error=error)))
+
+    def _commit(self, seat: RankSeat, generation: int) -> None:
+        if self._staging is None or generation != self._staging.generation:
+            return
+        seat.checkpoint = self._staging
+        if all(other.checkpoint == self._staging for other in self.ranks):
+            self.checkpoint, self._staging = self._staging, None
+            self._out.append(ToLeader(Committed(generation)))
+
+    def _discard(self) -> None:
+        if self._staging is not None:
+            self._out += [ToRank(seat.rank, Discard(self._staging.generation)) for seat in self.ranks]
+            self._staging = None
 
     def _fail(self, seat: RankSeat, message: Failed) -> None:
         text = f"rank {seat.rank}: {message.message}"

@@ -1,15 +1,19 @@
 """What a stage remembers over restarts of its container: one small file in the pod's state directory.
 
 Written whole and renamed into place, so a reader sees the old content or the new one. The epoch is recorded before any
-rank hears of it: a leader that comes back never opens the same epoch twice.
+rank hears of it: a leader that comes back never opens the same epoch twice. When the disk is full the group goes on
+all the same: the members remember the epoch too, and say it when they join.
 """
 
 import contextlib
+import logging
 from pathlib import Path
 
 import msgspec
 
 from bireme.wire.control import Checkpoint
+
+log = logging.getLogger(__name__)
 
 STATE_FILE = "supervisor.json"
 TERMINATION_FILE = "termination"
@@ -41,13 +45,21 @@ class StateFile:
         (folder / TERMINATION_FILE).unlink(missing_ok=True)
 
     def record(self, last_epoch: int, checkpoint: Checkpoint) -> None:
-        """Remember an epoch and the weights that the group serves; a no-op when they are known."""
+        """Remember an epoch and the weights that the group serves; a no-op when they are known.
+
+        The highest committed generation stays: who still says a lower one has not heard of the commit yet.
+        """
         known = self.memory
+        if known.checkpoint is not None and known.checkpoint.generation > checkpoint.generation:
+            checkpoint = known.checkpoint
         if last_epoch <= known.last_epoch and checkpoint == known.checkpoint:
             return
         last_epoch = max(last_epoch, known.last_epoch)
         self.memory = Memory(known.stage, known.incarnation, last_epoch, checkpoint)
-        _write(self._path, msgspec.json.encode(self.memory))
+        try:
+            _write(self._path, msgspec.json.encode(self.memory))
+        except OSError as error:
+            log.error(f"{self._path} can't be written: {error}: free space there")  # noqa: TRY400  no bug of ours
 
     def _read(self, fresh: Memory) -> Memory:
         try:

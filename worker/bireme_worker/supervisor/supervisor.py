@@ -13,7 +13,7 @@ from aiohttp import web
 
 from bireme.names import Exit, GroupState, Port, Reason
 from bireme.wire.control import Standing
-from bireme.wire.state import StageState, StateDocument
+from bireme.wire.state import ReloadRequest, ReloadState, StageState, StateDocument
 from bireme_worker.coordinator.messages import Abort, Status
 from bireme_worker.identity import Identity
 from bireme_worker.supervisor import events as ev
@@ -85,6 +85,14 @@ class Supervisor:
         """`/undrain`."""
         self._leads("undrain").leader.apply(ev.UndrainAsked())
 
+    def reload(self, asked: ReloadRequest) -> None:
+        """`/reload`."""
+        leader = self._leads("reload").leader
+        serving = leader.membership.standing.state == GroupState.SERVING
+        if refusal := leader.membership.reloading.refusal(asked, serving=serving):
+            raise Refused(refusal)
+        leader.apply(ev.ReloadAsked(asked))
+
     def abort(self, request_id: str) -> None:
         """`/abort`."""
         self._leads("abort").coordinator.send(Abort(request_id))
@@ -109,15 +117,15 @@ class Supervisor:
 
     def _document(self) -> StateDocument:
         leading = self._leadership
-        checkpoint, standing = self.member.stage.checkpoint, self._standing()
+        standing = self._standing()
         return build(
             self.identity,
             boot=self._boot.name,
             standing=standing,
             stages=leading.stages(self._own_stage()) if leading else self._kn_own_stages(),
             status=self._status(),
-            generation=checkpoint.generation,
-            model_revision=checkpoint.model_revision,
+            checkpoint=self.member.stage.checkpoint,
+            reload=leading.leader.membership.reloading.state if leading else ReloadState(),
             draining=standing.state == GroupState.DRAINING,
         )
 

@@ -1,11 +1,12 @@
 """Attention over the paged cache.
 
-A backend turns the flat batch into what its kernel wants once per step (`prepare`) and runs per layer. `GatherBackend`
-is the CPU's and the reference: it gathers pages and calls torch's scaled dot product attention, all one-token rows in
-one call. Query heads that share a key-value head are treated as so many queries of it.
+A backend turns the flat batch into a step, once for all layers. `GatherBackend` is the CPU's and the reference: it
+gathers pages and calls torch's scaled dot product attention, all one-token rows in one call. Query heads that share a
+key-value head are treated as so many queries of it. `PagedBackend` (paged.py) is the GPU's.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch.nn import functional
@@ -13,10 +14,32 @@ from torch.nn import functional
 from bireme_worker.models.batch import Batch
 from bireme_worker.models.kv_cache import BLOCK_SIZE, LayerCache, key_rows_of
 from bireme_worker.models.layers.linear import ColumnLinear, Projection, RowLinear
-from bireme_worker.models.layers.rotary import rotate
+from bireme_worker.models.layers.rotary import angles, rotate
 from bireme_worker.models.shard import HeadShard
 from bireme_worker.models.weight import Weight
 from bireme_worker.parallel.communicator import Communicator
+
+
+class AttentionStep(Protocol):
+    """What all layers of one step share: rotation, pages, masks."""
+
+    def store(self, qkv: torch.Tensor, cache: LayerCache) -> torch.Tensor:
+        """Rotate ``qkv [tokens, heads, head_dim]``, write its keys and values; return the queries."""
+        ...
+
+    def attend(self, queries: torch.Tensor, cache: LayerCache) -> torch.Tensor:
+        """Return ``[tokens, query heads × head_dim]`` for ``queries [tokens, query heads, head_dim]``."""
+        ...
+
+
+class AttentionBackend(Protocol):
+    """How one device attends."""
+
+    heads: HeadShard
+
+    def prepare(self, batch: Batch, frequency: torch.Tensor) -> AttentionStep:
+        """``frequency``: radians per position of each pair of channels, float32."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,55 +51,77 @@ class _Span:
     mask: torch.Tensor
 
 
+class GatherBackend:
+    """Pages gathered into one tensor, then SDPA."""
+
+    def __init__(self, heads: HeadShard, dtype: torch.dtype, device: torch.device) -> None:
+        self.heads = heads
+        self._dtype = dtype
+        # Shards whose query heads share key-value heads unevenly get a key-value head per query head.
+        self._expand = None if heads.is_even else torch.tensor(heads.kv_of_query, device=device)
+
+    def prepare(self, batch: Batch, frequency: torch.Tensor) -> "GatherStep":
+        """Angles, page numbers and masks."""
+        pages = mask = None
+        if batch.single:
+            blocks = -(-batch.longest // BLOCK_SIZE)
+            pages = batch.block_table[:, :blocks].index_select(0, batch.slots[: batch.single]) * 2
+            places = torch.arange(blocks * BLOCK_SIZE, device=pages.device)
+            mask = (places < batch.seq_lens[: batch.single].unsqueeze(1))[:, None, None, :]
+        return GatherStep(
+            heads=self.heads,
+            expand=self._expand,
+            rotation=angles(batch.positions, frequency, self._dtype),
+            key_rows=key_rows_of(batch.slot_mapping),
+            single=batch.single,
+            pages=pages,
+            mask=mask,
+            spans=tuple(_span(batch, batch.single + number, *span) for number, span in enumerate(batch.spans)),
+        )
+
+
+def _span(batch: Batch, row: int, begin: int, end: int, length: int) -> _Span:
+    blocks = -(-length // BLOCK_SIZE)
+    pages = batch.block_table[:, :blocks].index_select(0, batch.slots[row : row + 1]) * 2
+    places = torch.arange(length, device=pages.device)
+    mask = places <= batch.positions[begin:end].unsqueeze(1)
+    return _Span(begin, end, length, pages, mask)
+
+
 @dataclass(frozen=True, slots=True)
 class GatherStep:
-    """Page numbers and masks of one step."""
+    """Angles, page numbers and masks of one step."""
 
+    heads: HeadShard
+    expand: torch.Tensor | None
+    rotation: tuple[torch.Tensor, torch.Tensor]
     key_rows: torch.Tensor
     single: int
     pages: torch.Tensor | None
     mask: torch.Tensor | None
     spans: tuple[_Span, ...]
 
+    def store(self, qkv: torch.Tensor, cache: LayerCache) -> torch.Tensor:
+        """As the protocol says."""
+        query = self.heads.query_count
+        kept = query + self.heads.kv_count
+        rotated = rotate(qkv[:, :kept], *self.rotation)
+        cache.write(self.key_rows, rotated[:, query:], qkv[:, kept:])
+        return rotated[:, :query]
 
-class GatherBackend:
-    """Pages gathered into one tensor, then SDPA. A kernel for another device has the same three methods."""
-
-    def __init__(self, heads: HeadShard, device: torch.device) -> None:
-        self.heads = heads
-        # Shards whose query heads share key-value heads unevenly get a key-value head per query head.
-        self._expand = None if heads.is_even else torch.tensor(heads.kv_of_query, device=device)
-
-    def prepare(self, batch: Batch) -> GatherStep:
-        """Whatever all layers of a step share."""
-        pages = mask = None
-        if batch.single:
-            blocks = -(-batch.longest // BLOCK_SIZE)
-            pages = batch.block_table[: batch.single, :blocks] * 2
-            places = torch.arange(blocks * BLOCK_SIZE, device=pages.device)
-            mask = (places < batch.seq_lens[: batch.single].unsqueeze(1))[:, None, None, :]
-        spans = tuple(self._span(batch, batch.single + number, *span) for number, span in enumerate(batch.spans))
-        return GatherStep(key_rows_of(batch.slot_mapping), batch.single, pages, mask, spans)
-
-    def store(self, cache: LayerCache, keys: torch.Tensor, values: torch.Tensor, step: GatherStep) -> None:
-        """Write this step's keys and values ``[tokens, kv heads, head_dim]``."""
-        cache.write(step.key_rows, keys, values)
-
-    def attend(self, queries: torch.Tensor, cache: LayerCache, step: GatherStep) -> torch.Tensor:
-        """Return ``[tokens, query heads × head_dim]`` for ``queries [tokens, query heads, head_dim]``."""
+    def attend(self, queries: torch.Tensor, cache: LayerCache) -> torch.Tensor:
+        """As the protocol says."""
         parts = []
-        if step.pages is not None:
-            parts.append(self._attend_single(queries[: step.single], cache, step.pages, step.mask))
-        parts += [self._attend_span(queries[span.begin : span.end], cache, span) for span in step.spans]
+        if self.pages is not None:
+            parts.append(self._attend_single(queries[: self.single], cache, self.pages))
+        parts += [self._attend_span(queries[span.begin : span.end], cache, span) for span in self.spans]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _attend_single(
-        self, queries: torch.Tensor, cache: LayerCache, pages: torch.Tensor, mask: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _attend_single(self, queries: torch.Tensor, cache: LayerCache, pages: torch.Tensor) -> torch.Tensor:
         keys, values = self._read(cache, pages)
         rows, heads, size = queries.shape
         grouped = queries.reshape(rows, keys.shape[1], heads // keys.shape[1], size)
-        return functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask).reshape(
+        return functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=self.mask).reshape(
             rows, heads * size
         )
 
@@ -92,24 +137,16 @@ class GatherBackend:
     def _read(self, cache: LayerCache, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[rows, heads, length, head_dim]``."""
         keys, values = cache.read(pages)
-        if self._expand is not None:
-            keys, values = keys.index_select(2, self._expand), values.index_select(2, self._expand)
+        if self.expand is not None:
+            keys, values = keys.index_select(2, self.expand), values.index_select(2, self.expand)
         return keys.transpose(1, 2), values.transpose(1, 2)
-
-    def _span(self, batch: Batch, row: int, begin: int, end: int, length: int) -> _Span:
-        blocks = -(-length // BLOCK_SIZE)
-        pages = batch.block_table[row : row + 1, :blocks] * 2
-        places = torch.arange(length, device=pages.device)
-        mask = places <= batch.positions[begin:end].unsqueeze(1)
-        return _Span(begin, end, length, pages, mask)
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardPass:
-    """What all layers of one step share: cosines and sines of the positions, pages and masks, the other ranks."""
+    """What all layers of one step share: the attention's step and the other ranks."""
 
-    rotation: tuple[torch.Tensor, torch.Tensor]
-    step: GatherStep
+    step: AttentionStep
     communicator: Communicator
 
 
@@ -127,9 +164,7 @@ class AttentionSize:
 class Attention:
     """Packed query-key-value projection, rotation, cache, output projection."""
 
-    def __init__(
-        self, name: str, size: AttentionSize, shard: HeadShard, dtype: torch.dtype, backend: GatherBackend
-    ) -> None:
+    def __init__(self, name: str, size: AttentionSize, shard: HeadShard, dtype: torch.dtype) -> None:
         dim = size.head_dim
         rows = slice(shard.query.start * dim, shard.query.stop * dim)
         kv_rows = slice(shard.kv.start * dim, shard.kv.stop * dim)
@@ -141,8 +176,6 @@ class Attention:
         output = Projection(f"{name}.o_proj", size.heads * dim, rows)
         self.qkv = ColumnLinear(packed, size.hidden, dtype, bias=size.bias)
         self.out = RowLinear(output, size.hidden, dtype, bias=size.bias)
-        self._backend = backend
-        self._query, self._rotated = shard.query_count, shard.query_count + shard.kv_count
         self._heads = shard.query_count + 2 * shard.kv_count
         self._head_dim = dim
 
@@ -153,7 +186,5 @@ class Attention:
 
     def __call__(self, x: torch.Tensor, cache: LayerCache, forward: ForwardPass) -> torch.Tensor:
         qkv = self.qkv(x).view(x.shape[0], self._heads, self._head_dim)
-        rotated = rotate(qkv[:, : self._rotated], *forward.rotation)
-        self._backend.store(cache, rotated[:, self._query :], qkv[:, self._rotated :], forward.step)
-        attended = self._backend.attend(rotated[:, : self._query], cache, forward.step)
-        return self.out(attended, forward.communicator)
+        queries = forward.step.store(qkv, cache)
+        return self.out(forward.step.attend(queries, cache), forward.communicator)

@@ -25,6 +25,11 @@ class GatedMLP:
         return [*self.gate_up.weights, *self.down.weights]
 
     def __call__(self, x: torch.Tensor, communicator: Communicator) -> torch.Tensor:
-        gate_up = self.gate_up(x)
-        gated = functional.silu(gate_up[:, : self._width]).mul_(gate_up[:, self._width :])
-        return self.down(gated, communicator)
+        return self.down(self._gated(self.gate_up(x)), communicator)
+
+    def _gated(self, gate_up: torch.Tensor) -> torch.Tensor:
+        if gate_up.is_cuda:
+            from bireme_worker.kernels.layer import silu_mul  # noqa: PLC0415  Triton is there only beside a GPU
+
+            return silu_mul(gate_up)
+        return functional.silu(gate_up[:, : self._width]).mul_(gate_up[:, self._width :])

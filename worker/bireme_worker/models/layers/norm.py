@@ -14,6 +14,14 @@ class RMSNorm:
         self._eps = eps
         self._shape = (size,)
 
+    def add(self, x: torch.Tensor, delta: torch.Tensor | None) -> torch.Tensor:
+        """Add ``delta`` to ``x`` in place and return the norm of the sum."""
+        if x.is_cuda:
+            from bireme_worker.kernels.layer import add_norm  # noqa: PLC0415  Triton is there only beside a GPU
+
+            return add_norm(x, delta, self.weight.tensor, self._eps)
+        return self(x if delta is None else x.add_(delta))
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if x.dtype == torch.float32:
             return functional.rms_norm(x, self._shape, self.weight.tensor, self._eps)

@@ -1,0 +1,239 @@
+"""Attention over the paged cache, without ever gathering keys and values.
+
+One kernel serves decode and prefill: a program takes a tile of queries of one key-value head, with all query heads that
+share it, and walks the pages of its row by the block table. In decode a tile is one token and the context may be split
+over several programs, whose parts a second kernel joins; the grid depends on no length, so a graph can hold it.
+Positions that are not written are never loaded.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+from bireme_worker.models.kv_cache import BLOCK_SIZE
+
+LEAST_ROWS: Final = 16
+"""Rows of a matrix instruction: fewer are padded."""
+PROGRAMS: Final = 512
+"""Programs that keep the memory of a large GPU busy; with fewer rows the context is split until there are as many."""
+MOST_SPLITS: Final = 32
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _attend(
+    queries: tl.tensor,
+    cache: tl.tensor,
+    table: tl.tensor,
+    slots: tl.tensor,
+    lengths: tl.tensor,
+    tiles: tl.tensor,
+    out: tl.tensor,
+    parts: tl.tensor,
+    sums: tl.tensor,
+    scale: tl.tensor,
+    token_stride: tl.tensor,
+    table_stride: tl.tensor,
+    heads: tl.constexpr,
+    group: tl.constexpr,
+    group_pad: tl.constexpr,
+    tokens: tl.constexpr,
+    size: tl.constexpr,
+    size_pad: tl.constexpr,
+    span: tl.constexpr,
+    splits: tl.constexpr,
+    single: tl.constexpr,
+    page: tl.constexpr,
+) -> None:
+    tile = tl.program_id(0)
+    head = tl.program_id(1)
+    split = tl.program_id(2)
+    if single:
+        row = tile
+        first = tile
+        count = 1
+        limit = tl.load(lengths + row).to(tl.int32)
+        position = limit - 1
+    else:
+        row = tl.load(tiles + tile * 4).to(tl.int32)
+        first = tl.load(tiles + tile * 4 + 1).to(tl.int32)
+        position = tl.load(tiles + tile * 4 + 2).to(tl.int32)
+        count = tl.load(tiles + tile * 4 + 3).to(tl.int32)
+        limit = position + count
+    share = tl.cdiv(tl.cdiv(limit, splits), span) * span
+    begin = split * share
+    end = tl.minimum(begin + share, limit)
+    if begin >= end:
+        return
+    m = tl.arange(0, tokens * group_pad)
+    query = m // group_pad
+    member = m % group_pad
+    d = tl.arange(0, size_pad)
+    wide = d < size
+    live = (query < count) & (member < group)
+    token = (first + query).to(tl.int64)
+    q_at = token * token_stride + (head * group + member) * size
+    q = tl.load(queries + q_at[:, None] + d[None, :], mask=live[:, None] & wide[None, :], other=0.0)
+    pages = table + tl.load(slots + row) * table_stride
+    best = tl.full([tokens * group_pad], -float("inf"), tl.float32)
+    total = tl.zeros([tokens * group_pad], tl.float32)
+    acc = tl.zeros([tokens * group_pad, size_pad], tl.float32)
+    for start in range(begin, end, span):
+        place = start + tl.arange(0, span)
+        inside = place < end
+        block = tl.load(pages + place // page, mask=inside, other=0)
+        at = block * (2 * page * heads * size) + (place % page) * (heads * size) + head * size
+        keys = tl.load(cache + at[None, :] + d[:, None], mask=inside[None, :] & wide[:, None], other=0.0)
+        values_at = cache + at[:, None] + page * heads * size + d[None, :]
+        values = tl.load(values_at, mask=inside[:, None] & wide[None, :], other=0.0)
+        scores = tl.dot(q, keys, input_precision="ieee") * scale
+        seen = inside[None, :] & (place[None, :] <= (position + query)[:, None])
+        scores = tl.where(seen, scores, -float("inf"))
+        higher = tl.maximum(best, tl.max(scores, 1))
+        base = tl.where(higher == -float("inf"), 0.0, higher)
+        weights = tl.exp2(scores - base[:, None])
+        shrink = tl.exp2(best - base)
+        total = total * shrink + tl.sum(weights, 1)
+        acc = tl.dot(weights.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
+        best = higher
+    acc = acc / total[:, None]
+    number = token * (heads * group) + head * group + member
+    if splits == 1:
+        tl.store(out + number[:, None] * size + d[None, :], acc.to(out.dtype.element_ty), mask=live[:, None] & wide)
+    else:
+        tl.store(parts + (number * splits + split)[:, None] * size + d[None, :], acc, mask=live[:, None] & wide)
+        tl.store(sums + number * splits + split, best + tl.log2(total), mask=live)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _join(
+    parts: tl.tensor,
+    sums: tl.tensor,
+    lengths: tl.tensor,
+    out: tl.tensor,
+    heads: tl.constexpr,
+    size: tl.constexpr,
+    size_pad: tl.constexpr,
+    span: tl.constexpr,
+    splits: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    number = row * heads + tl.program_id(1)
+    limit = tl.load(lengths + row).to(tl.int32)
+    share = tl.cdiv(tl.cdiv(limit, splits), span) * span
+    split = tl.arange(0, splits)
+    d = tl.arange(0, size_pad)
+    there = split * share < limit
+    logs = tl.load(sums + number * splits + split, mask=there, other=-float("inf"))
+    weights = tl.exp2(logs - tl.max(logs, 0))
+    weights = weights / tl.sum(weights, 0)
+    at = parts + (number * splits + split)[:, None] * size + d[None, :]
+    values = tl.load(at, mask=there[:, None] & (d < size)[None, :], other=0.0)
+    joined = tl.sum(values * weights[:, None], 0)
+    tl.store(out + number * size + d, joined.to(out.dtype.element_ty), mask=d < size)
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Where the rows of a step find their keys: whole block ``table``, ``slots`` and context ``lengths`` per row."""
+
+    table: torch.Tensor
+    slots: torch.Tensor
+    lengths: torch.Tensor
+
+
+def splits_of(rows: int, kv_heads: int) -> int:
+    """Into how many programs each context is cut; a power of two that depends on the number of rows alone."""
+    wanted = PROGRAMS // max(rows * kv_heads, 1)
+    return 1 if wanted < 2 else min(1 << (wanted.bit_length() - 1), MOST_SPLITS)
+
+
+def tile_tokens(heads: int, kv_heads: int, dtype: torch.dtype) -> int:
+    """Query tokens of a prefill tile."""
+    rows = 32 if dtype == torch.float32 else 128
+    group: int = triton.next_power_of_2(heads // kv_heads)
+    return max(rows // group, 1)
+
+
+def decode(queries: torch.Tensor, cache: torch.Tensor, pages: Pages, out: torch.Tensor) -> None:
+    """One token per row: ``out [rows, heads, size]`` for ``queries [rows, heads, size]`` (rows may lie apart)."""
+    rows, heads, size = queries.shape
+    kv_heads = cache.shape[3]
+    splits = splits_of(rows, kv_heads)
+    span = 32 if splits > 1 or queries.dtype == torch.float32 else 64
+    scratch = (rows, heads, splits, size) if splits > 1 else (1, 1, 1, 1)
+    parts = torch.empty(scratch, dtype=torch.float32, device=out.device)
+    sums = torch.empty(scratch[:3], dtype=torch.float32, device=out.device)
+    group_pad = max(triton.next_power_of_2(heads // kv_heads), LEAST_ROWS)
+    _launch(queries, cache, pages, pages.lengths, out, (parts, sums), (rows, kv_heads, splits), group_pad, 1, span)
+    if splits > 1:
+        _join[(rows, heads)](
+            parts,
+            sums,
+            pages.lengths,
+            out,
+            heads=heads,
+            size=size,
+            size_pad=triton.next_power_of_2(size),
+            span=span,
+            splits=splits,
+            num_warps=2,
+        )
+
+
+def prefill(queries: torch.Tensor, cache: torch.Tensor, pages: Pages, tiles: torch.Tensor, out: torch.Tensor) -> None:
+    """Rows of any length: ``tiles [tiles, 4]`` has row, first token, its position, and tokens of each tile.
+
+    ``queries`` and ``out`` hold all tokens of the step; those of no tile are left alone.
+    """
+    _, heads, _ = queries.shape
+    kv_heads = cache.shape[3]
+    group_pad = triton.next_power_of_2(heads // kv_heads)
+    tokens = tile_tokens(heads, kv_heads, queries.dtype)
+    span = 32 if queries.dtype == torch.float32 else 64
+    _launch(queries, cache, pages, tiles, out, (out, out), (len(tiles), kv_heads, 1), group_pad, tokens, span)
+
+
+def _launch(
+    queries: torch.Tensor,
+    cache: torch.Tensor,
+    pages: Pages,
+    tiles: torch.Tensor,
+    out: torch.Tensor,
+    scratch: tuple[torch.Tensor, torch.Tensor],
+    grid: tuple[int, int, int],
+    group_pad: int,
+    tokens: int,
+    span: int,
+) -> None:
+    _, heads, size = queries.shape
+    kv_heads = cache.shape[3]
+    single = tiles is pages.lengths
+    _attend[grid](
+        queries,
+        cache,
+        pages.table,
+        pages.slots,
+        pages.lengths,
+        tiles,
+        out,
+        *scratch,
+        size**-0.5 * math.log2(math.e),
+        queries.stride(0),
+        pages.table.stride(0),
+        heads=kv_heads,
+        group=heads // kv_heads,
+        group_pad=group_pad,
+        tokens=tokens,
+        size=size,
+        size_pad=max(triton.next_power_of_2(size), 16),
+        span=span,
+        splits=grid[2],
+        single=single,
+        page=BLOCK_SIZE,
+        num_warps=8 if tokens * group_pad >= 128 else 4,
+        num_stages=1 if queries.dtype == torch.float32 else (3 if single else 2),
+    )

@@ -1,0 +1,76 @@
+"""Which device a rank computes on, and what follows from it: the default dtype and the size of the key-value cache."""
+
+from typing import Final
+
+import torch
+
+from bireme.names import Env
+from bireme_worker.identity import Identity
+from bireme_worker.models.errors import ConfigurationError
+from bireme_worker.models.kv_cache import BLOCK_SIZE, block_bytes
+from bireme_worker.models.registry import StageModel
+
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+AUTO: Final = {"cpu": torch.float32, "cuda": torch.bfloat16}
+"""`auto`: bfloat16 is fast on few CPUs, float16 on none."""
+CPU_KV_BYTES: Final = 48 << 20
+"""Default cache of a CPU rank: a laptop runs several ranks, and `engine.kvCache.bytes` asks for more."""
+LEAST_BLOCKS: Final = 64
+"""Blocks of the smallest default cache, block 0 (padding) included."""
+KV_FRACTION: Final = 0.9
+"""Share of a GPU's free memory that the cache takes by default, after the weights; the rest is for steps and graphs."""
+
+
+def choose_device(identity: Identity, rank: int) -> torch.device:
+    """The CPU, or this rank's GPU of the pod.
+
+    Raises:
+        ConfigurationError: a GPU is asked for or there, and this group can't run on it.
+    """
+    available = torch.cuda.is_available()
+    if identity.device == "cpu" or (identity.device == "auto" and not available):
+        return torch.device("cpu")
+    if identity.device not in {"auto", "cuda"}:
+        raise ConfigurationError(f"{Env.DEVICE} is {identity.device!r}: set it to auto, cpu or cuda")
+    if not available or rank >= torch.cuda.device_count():
+        count = torch.cuda.device_count() if available else 0
+        raise ConfigurationError(
+            f"rank {rank} finds {count} GPUs in its pod and needs {rank + 1}: give the pod more, lower "
+            f"parallelism.tensor, or set {Env.DEVICE} to cpu"
+        )
+    if identity.tensor * identity.stages > 1:
+        raise ConfigurationError(
+            f"a group of {identity.stages} stages × {identity.tensor} ranks can't exchange data between GPUs yet: set "
+            f"parallelism.tensor and parallelism.pipeline to 1, or {Env.DEVICE} to cpu"
+        )
+    return torch.device("cuda", rank)
+
+
+def dtype_of(name: str, device: torch.device) -> torch.dtype:
+    """The dtype that weights, cache and hidden states have on this device.
+
+    Raises:
+        ConfigurationError: no such dtype.
+    """
+    if name not in {"auto", *DTYPES}:
+        raise ConfigurationError(f"model.dtype is {name!r}: set it to auto, {', '.join(DTYPES)}")
+    return DTYPES.get(name, AUTO[device.type])
+
+
+def kv_blocks(model: StageModel, kv_bytes: int, device: torch.device) -> int:
+    """Blocks that fit ``kv_bytes`` on this rank; 0 takes the default, on a GPU a share of what the weights left free.
+
+    Raises:
+        ConfigurationError: not even one block beside the padding block fits.
+    """
+    one = block_bytes(model.stage.count, model.heads.kv_count, model.config.head_dim, model.dtype)
+    if kv_bytes == 0 and device.type == "cpu":
+        return max(CPU_KV_BYTES // one, LEAST_BLOCKS)
+    asked = kv_bytes or int(torch.cuda.mem_get_info(device)[0] * KV_FRACTION)
+    if asked < 2 * one:
+        what = f"engine.kvCache.bytes is {asked}" if kv_bytes else f"{asked} bytes of the GPU are left for the cache"
+        raise ConfigurationError(
+            f"{what}, two blocks of {BLOCK_SIZE} tokens take {2 * one} on a rank: "
+            + ("set it higher" if kv_bytes else "take a smaller model or a larger GPU")
+        )
+    return asked // one

@@ -1,0 +1,89 @@
+"""Decode steps as CUDA graphs: one replay instead of hundreds of launches, which a batch of one would wait for.
+
+A graph is captured per batch size over the inputs' fixed addresses; a step with fewer rows runs in the next larger one,
+its last rows being padding (slot 0, block 0). Only what every decode step has is in them: one token per row, every row
+samples, temperature at most. Other steps run eagerly. All graphs share one memory pool: only one runs at a time.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+from bireme_worker.rank.inputs import Shape
+from bireme_worker.sampling.draw import Draw
+from bireme_worker.sampling.sampler import Sampled
+
+SMALL_SIZES: Final = (1, 2, 4, 8)
+SIZE_STEP: Final = 16
+MOST_ROWS: Final = 512
+"""Above this many rows a step is so long that nobody waits for launches."""
+
+Compute = Callable[[Shape], Sampled | None]
+
+
+def batch_sizes(rows: int) -> list[int]:
+    """Sizes that are captured for up to ``rows`` rows, rising."""
+    most = min(rows, MOST_ROWS)
+    steps = range(SIZE_STEP, most + SIZE_STEP, SIZE_STEP)
+    return sorted({size for size in (*SMALL_SIZES, *steps) if size < most} | {most})
+
+
+class DecodeGraphs:
+    """Graphs of ``compute``, the whole device side of a step, for up to ``rows`` rows."""
+
+    def __init__(self, compute: Compute, rows: int) -> None:
+        self._compute = compute
+        self._sizes = batch_sizes(rows)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Sampled]] = {}
+
+    def capture(self) -> None:
+        """Capture anew. The inputs must hold padding only: every step is run once first, to compile what it needs."""
+        self._graphs.clear()
+        self._pool = torch.cuda.graph_pool_handle()  # a pool ends with its last graph
+        # The largest first: the pool then has room for all.
+        for size in reversed(self._sizes):
+            self._graphs[size] = self._captured(padded(size))
+
+    def fit(self, shape: Shape) -> bool:
+        """Whether a step may be replayed."""
+        return (
+            0 < shape.rows == shape.single == len(shape.sampled)
+            and shape.draw.is_plain
+            and shape.rows <= self._sizes[-1]
+            and bool(self._graphs)
+        )
+
+    def replay(self, shape: Shape) -> Sampled:
+        """Run a fitting step whose inputs are filled; the tensors are valid until the next replay, in stream order."""
+        graph, sampled = self._graphs[next(size for size in self._sizes if size >= shape.rows)]
+        graph.replay()
+        return Sampled(sampled.ids[: shape.rows], sampled.bad[: shape.rows], None)
+
+    def _captured(self, shape: Shape) -> tuple[torch.cuda.CUDAGraph, Sampled]:
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._compute(shape)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads (heartbeats, staging) may go on using CUDA.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            sampled = self._compute(shape)
+        assert sampled is not None
+        return graph, sampled
+
+
+def padded(size: int) -> Shape:
+    """A decode step of ``size`` rows."""
+    return Shape(
+        tokens=size,
+        rows=size,
+        single=size,
+        spans=(),
+        longest=1,
+        waits_for=frozenset(),
+        sampled=(0,) * size,
+        draw=Draw(rows=size),
+    )
