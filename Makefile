@@ -7,7 +7,7 @@ export UV_LINK_MODE ?= hardlink
 export UV_NO_PROGRESS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-controlplane lint format crds reference soak bench lock clean
+.PHONY: help setup demo test test-quick test-controlplane lint format crds reference survive soak bench lock clean
 
 help:  ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,8 +57,11 @@ crds: setup  ## Write crds/ from the models in bireme/api
 reference: setup  ## Write docs/reference.md from bireme/names.py
 	@$(BIN)/python -m bireme.reference
 
-soak: setup  ## Kill parts under load twenty times over (REPEAT=20)
-	@BIREME_SOAK_REPEAT=$(or $(REPEAT),20) $(BIN)/python -m pytest tests/system -m system $(ARGS)
+survive: setup  ## Kill parts under load twenty times over (REPEAT=20)
+	@BIREME_SOAK_REPEAT=$(or $(REPEAT),20) $(BIN)/python -m pytest tests/system/test_survival.py $(ARGS)
+
+soak: setup  ## Random faults under load, judged by the oracle (MINUTES=10 SEED=1)
+	@$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
 
 bench: setup  ## Run the benchmarks that need no GPU; each prints one JSON line last
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -9,6 +9,10 @@ from hypothesis import settings
 
 from bireme_worker.checkpoints.packaged import ensure_smollm2
 
+if not Path("/dev/nvidiactl").exists():
+    # Kernels run in Triton's interpreter where there is no GPU. Read when Triton is imported, which torch may do early.
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # Fixtures of the control-plane tier are for tests in any folder.
 pytest_plugins = ["tests.controlplane.fixtures", "tests.fleet.fixtures"]
 

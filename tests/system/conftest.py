@@ -1,6 +1,5 @@
-"""One deployment of the demo's kind for the tests that share it, and the reference that judges its text."""
+"""One deployment of the demo's kind for each module that needs it, and the reference that judges its text."""
 
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,17 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.deployment import Deployment, running
+from tests.support.deployment import EXAMPLES, Deployment, free_port, running, variant
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+# Every kill is charged; a soak kills more often than any group's budget allows, and would spend its time backing off.
+TIRELESS = {"recovery": {"restartBudget": {"limit": 1000}, "backoff": {"maxSeconds": 1}}}
 
 
 @pytest.fixture(scope="session")
@@ -38,11 +30,17 @@ def run_dir() -> Iterator[Path]:
         yield Path(path)
 
 
+@pytest.fixture(scope="session")
+def mounts(smollm2_dir: Path) -> dict[str, Path]:
+    """Where the examples find their model."""
+    return {"/models": smollm2_dir.parent}
+
+
 @pytest.fixture(scope="module")
-def demo(smollm2_dir: Path) -> Iterator[Deployment]:
+def demo(mounts: dict[str, Path]) -> Iterator[Deployment]:
     """Two groups of two stages, serving."""
     with tempfile.TemporaryDirectory(prefix="bireme-") as path:
-        mounts = {"/models": smollm2_dir.parent}
-        with running(EXAMPLES / "smollm2.yaml", Path(path), free_port(), mounts) as deployment:
+        file = variant(EXAMPLES / "smollm2.yaml", Path(path), TIRELESS, "smollm2")
+        with running(file, Path(path), free_port(), mounts) as deployment:
             deployment.wait_serving(2)
             yield deployment

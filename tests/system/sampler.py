@@ -40,9 +40,9 @@ class StatusSampler:
         self._done.set()
         self._thread.join()
 
-    def fault(self, group: int) -> None:
-        """Note a fault of ``group`` now."""
-        self.faults.append((time.monotonic(), group))
+    def fault(self, group: int, at: float) -> None:
+        """Note a fault of ``group``, at a time of the monotonic clock."""
+        self.faults.append((at, group))
 
     def _run(self) -> None:
         while not self._done.wait(PERIOD_S):

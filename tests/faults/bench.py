@@ -1,0 +1,101 @@
+"""A served group under test: ask it, hurt it, wait for it, and judge what it said."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from bireme.wire.state import StateDocument
+from bireme_worker.text.tokenizer import TextModel
+from tests.faults import kinds
+from tests.faults.leaks import busy_gauges
+from tests.faults.parts import Part, parts
+from tests.faults.tiny import MODEL
+from tests.support.deployment import RECOVER_LIMIT_S, Deployment, until
+from tests.support.oracle import Oracle
+
+MIXED = ("greedy", "sampled", "n", "stop", "penalties", "logprobs")
+UNREADY_LIMIT_S = 10.0
+
+
+class Judge:
+    """Transformers' model in fp32 and the checkpoint's text side."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self._reference = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+        self._text = TextModel.load(checkpoint)
+
+    def check(self, asks: Sequence[kinds.Ask]) -> None:
+        """Fail unless every answer is complete and right."""
+        oracle = Oracle(self._reference)
+        for ask in asks:
+            assert not ask.error, f"lost: {ask.label}: {ask.error}"
+            assert not (wrong := kinds.judge(ask, oracle, self._text)), wrong
+        oracle.verdict.check()
+
+
+@dataclass
+class Bench:
+    """``deployment`` has one group, index 0."""
+
+    deployment: Deployment
+    tensor: int
+    pipeline: int
+    judge: Judge
+    dice: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def asks(self, kinds_wanted: Sequence[str] = MIXED, tokens: int = 128) -> list[kinds.Ask]:
+        """One request of each kind."""
+        return [kinds.make(kind, MODEL, self.dice, tokens) for kind in kinds_wanted]
+
+    @contextlib.asynccontextmanager
+    async def asking(self, asks: Sequence[kinds.Ask], after_ids: int = 20) -> AsyncIterator[None]:
+        """The block runs once ``after_ids`` ids have come; at its end all answers are awaited and judged."""
+        async with aiohttp.ClientSession() as session:
+            running = [asyncio.create_task(kinds.run(session, self.deployment.url, ask)) for ask in asks]
+            while sum(ask.delivered for ask in asks) < after_ids:
+                assert not all(task.done() for task in running), [ask.error for ask in asks]
+                await asyncio.sleep(0.01)
+            yield
+            assert not all(task.done() for task in running), "everything was answered before the fault"
+            await asyncio.gather(*running)
+        self.judge.check(asks)
+
+    async def ask(self, asks: Sequence[kinds.Ask]) -> None:
+        """Send, await, judge."""
+        async with aiohttp.ClientSession() as session:
+            await asyncio.gather(*(kinds.run(session, self.deployment.url, ask) for ask in asks))
+        self.judge.check(asks)
+
+    def parts(self) -> list[Part]:
+        """All processes."""
+        return parts(self.deployment)
+
+    def state(self) -> StateDocument:
+        """The leader's document."""
+        return self.deployment.state(0)
+
+    def ranks(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """(stage, rank) → (pid, checkpoint loads)."""
+        document = self.state()
+        return {(s.stage, r.rank): (r.pid, r.loads) for s in document.stages for r in s.ranks}
+
+    async def unready(self) -> None:
+        """Wait until the group says that it is not ready."""
+        await self.wait(lambda: not self.deployment.ready(0), "never called itself unready", UNREADY_LIMIT_S)
+
+    async def again(self, epoch: int) -> None:
+        """Wait until the group serves a later epoch than ``epoch``, and nothing is left of any request."""
+        await asyncio.to_thread(self.deployment.wait_serving, 1, RECOVER_LIMIT_S)
+        assert self.state().epoch > epoch
+        assert not (busy := await asyncio.to_thread(busy_gauges, self.deployment, 1)), busy
+
+    async def wait(self, condition: Callable[[], bool], text: str, limit_s: float = RECOVER_LIMIT_S) -> None:
+        """Wait for anything else."""
+        await asyncio.to_thread(until, condition, limit_s, lambda: f"{text}\n{self.deployment.tail()}")
