@@ -25,7 +25,7 @@ examples:
   bireme up -f examples/smollm2.yaml \\
       --mount /models=~/.cache/bireme \\
       --ask "What is the capital of France?"   ask one question and stop
-  bireme reload smollm2 --revision 2 \
+  bireme reload smollm2 --revision 2 \\
       --path /models/smollm2-tuned             other weights, without a restart
   bireme status                                what runs, in which state, and why
 

@@ -87,3 +87,22 @@ def test_a_line_that_is_none_of_ours_is_named(tmp_path: Path, capsys: pytest.Cap
     file.write_text('{"at": 1, "kind": "group", "group": 0}\nhello\n')
     assert main(["timeline", str(file)]) == 64
     assert "line 2" in capsys.readouterr().err
+
+
+def test_why_says_how_each_group_is_and_what_its_newest_recovery_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BIREME_RUN_DIR", str(tmp_path))
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in RUN))
+    serving = {"index": 0, "state": "Serving", "reason": "None", "message": "", "since": "2026-11-28T00:00:00Z"}
+    failed = {**serving, "index": 1, "state": "Failed", "reason": "BudgetExhausted", "message": "7 restarts in an hour"}
+    (folder / "status.json").write_text(json.dumps({"status": {"groups": [serving, failed]}}))
+    assert main(["why", "demo"]) == 1
+    said = capsys.readouterr().out
+    assert "group 0 is Serving since 2026-11-28T00:00:00Z" in said
+    assert "rank 0 was ended by <SIGKILL>" in said
+    assert "group 1 is Failed (BudgetExhausted)" in said
+    assert "7 restarts in an hour\n  nothing was lost" in said
+    assert main(["why", "another"]) != 0
