@@ -4,7 +4,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 export UV_LINK_MODE ?= hardlink
-export UV_NO_PROGRESS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-quick test-controlplane lint format crds reference survive soak bench lock clean
