@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 MAX_TOKENS = 64
 BATCH = 16
 FIRST = 12
-SECOND_AFTER_IDS = 100
-LAST_AFTER_IDS = 400
+SECOND_AFTER_IDS = 24
+LAST_AFTER_IDS = 150
 ALONE = (0, 9, 15)
 # One group, so that all requests share one batch.
 CASES = {"tensor 1 × pipeline 2": "smollm2.yaml", "tensor 3 × pipeline 2": "smollm2-tensor3.yaml"}

@@ -17,6 +17,9 @@ from typing import Final
 from bireme.names import Exit, Reason
 from bireme.process import die_with_parent
 
+if __name__ == "__main__":
+    die_with_parent()  # before torch, whose import takes seconds in which a lost parent would go unseen
+
 # One compute thread per rank: more would fight for the same cores. Read when torch is imported.
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -204,7 +207,6 @@ def _wait_for_a_place(channel: SocketChannel[ControlMessage]) -> int:
 
 def main() -> None:
     """Command line of the supervisor's child."""
-    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the supervisor decides
     parser = argparse.ArgumentParser(description="One rank of a stage pod; started by the supervisor.")
     parser.add_argument("--rank", type=int, help="left out: a spare, which is told by its supervisor")
