@@ -59,7 +59,7 @@ reference: setup  ## Write docs/reference.md from bireme/names.py
 survive: setup  ## Kill parts under load twenty times over (REPEAT=20)
 	@BIREME_SOAK_REPEAT=$(or $(REPEAT),20) $(BIN)/python -m pytest tests/system/test_survival.py $(ARGS)
 
-soak: setup  ## Random faults under load, judged by the oracle (MINUTES=10 SEED=1)
+soak: setup $(if $(MINUTES),,survive)  ## Both soaks: kills twenty times over, then random faults (MINUTES=10 SEED=1: only these)
 	@$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
 
 bench: setup  ## Run the benchmarks that need no GPU; each prints one JSON line last
