@@ -98,6 +98,7 @@ class Reason(Word):
     HUNG = "Hung", "Work was pending and no step finished within the limit."
     DEVICE_ERROR = "DeviceError", "A rank reported an error of its device or of a step."
     OUT_OF_MEMORY = "OutOfMemory", "A rank could not get memory; a smaller KV cache or more ranks would help."
+    NON_FINITE = "NonFinite", "Most requests of the last minute had logits that are not finite; ranks load anew."
     SUPERSEDED = "Superseded", "A newer incarnation of this stage exists; this one closed its ports."
     DRAIN_REQUESTED = "DrainRequested", "`/drain` or SIGTERM asked for it."
     CRASH_LOOP = "CrashLoop", "The stage ended again and again; its next start is delayed."
@@ -107,6 +108,13 @@ class Reason(Word):
     WORKER_UNREACHABLE = "WorkerUnreachable", "The leader's `/watch` is silent."
     UNSCHEDULABLE = "Unschedulable", "The scheduler finds no node for a stage; the message is its own."
     QUOTA = "Quota", "A ResourceQuota of the namespace has no room for the whole group."
+    NO_CAPACITY = "NoCapacity", "No place fits the whole group; it waits whole, and the message says for what."
+    GATED = "Gated", "The group's stages wait at their scheduling gates until a place for all of them is found."
+    PROGRESS_DEADLINE_EXCEEDED = (
+        "ProgressDeadlineExceeded",
+        "A rollout made no progress for `spec.rollout.progressDeadlineSeconds`, or a new group has failed.",
+    )
+    ROLLED_BACK = "RolledBack", "A rollout failed; the groups have gone back to the last revision that served."
     INVALID_TEMPLATE = "InvalidTemplate", "The API server refuses the rendered pods; the message has its words."
     STAGING = "Staging", "Ranks read and verify the new checkpoint beside the served one."
     PREPARED = "Prepared", "The new checkpoint is verified; running requests end first."
@@ -142,6 +150,8 @@ class Metric(Word):
         "bireme_nonfinite_requests_total",
         "Counter: requests that failed because their logits were not finite.",
     )
+    DRAFTED = "bireme_spec_decode_num_draft_tokens_total", "Counter: tokens that were drafted (speculative decoding)."
+    ACCEPTED = "bireme_spec_decode_num_accepted_tokens_total", "Counter: drafted tokens that were what was drawn."
     STEPS = "bireme_steps_total", "Counter: plans whose result came back."
     EPOCH = "bireme_epoch", "Gauge: the epoch that serves, 0 while none does."
     READY = "bireme_ready", "Gauge: 1 while `/readyz` answers 200."
@@ -185,6 +195,10 @@ class Metric(Word):
     )
     ROUTER_RESENDS = "bireme_router_resends_total", "Counter: requests sent again because provably unprocessed."
     ROUTER_RESUMES = "bireme_router_resumes_total", "Counter: broken streams continued on a group."
+    ROUTER_HEDGES = (
+        "bireme_router_hedges_total",
+        "Counter by `winner` (first, second): requests sent to a second group because the first was slow to answer.",
+    )
     ROUTER_DISCONNECTS = (
         "bireme_router_client_disconnects_total",
         "Counter: clients that left early.",
@@ -212,7 +226,10 @@ class Env(Word):
     MODEL_PATH = "BIREME_MODEL_PATH", "Directory or file of the checkpoint."
     MODEL_REVISION = "BIREME_MODEL_REVISION", "Name of the checkpoint, `spec.model.revision`."
     MODEL_DTYPE = "BIREME_MODEL_DTYPE", "auto, float32, bfloat16 or float16."
-    DEVICE = "BIREME_DEVICE", "auto (a GPU where there is one), cpu or cuda."
+    DEVICE = (
+        "BIREME_DEVICE",
+        "auto (a GPU where there is one), cpu, cuda, or cuda:N: rank 0 takes the GPU N, the next one N + 1.",
+    )
     MAX_MODEL_LENGTH = "BIREME_MAX_MODEL_LENGTH", "Longest prompt plus output, tokens; 0 takes the model's own."
     MAX_RUNNING_REQUESTS = "BIREME_MAX_RUNNING_REQUESTS", "Requests with a slot at the same time."
     MAX_BATCHED_TOKENS = "BIREME_MAX_BATCHED_TOKENS", "Token budget of one step."
@@ -225,6 +242,31 @@ class Env(Word):
         "BIREME_SPARE_RANK",
         "1 (default) keeps one warm process per stage for a rank that dies; 0 saves its memory.",
     )
+    SPREAD_EXPERTS = (
+        "BIREME_SPREAD_EXPERTS",
+        "1 gives each rank of a stage some experts whole; 0 (default) gives it a part of every expert.",
+    )
+    THREADS = "BIREME_THREADS", "Compute threads of a rank on a CPU; default 1, because ranks share the pod's cores."
+    SPECULATION = (
+        "BIREME_SPECULATION",
+        "Most tokens that are drafted per request and step by looking back in its own text; 0 (default) is off.",
+    )
+    QUANTIZATION = "BIREME_QUANTIZATION", "What plain weights become at load: none (default), int8, int4 or fp8."
+    KV_DTYPE = "BIREME_KV_DTYPE", "Number format of the KV cache: auto (default, the model's dtype), fp8 or int8."
+    KV_FRACTION = (
+        "BIREME_KV_FRACTION",
+        "Percentage of the memory that is free beside the weights that the KV cache takes; 0 (default) is off.",
+    )
+    SHARD_CACHE = (
+        "BIREME_SHARD_CACHE",
+        "Directory on the node's own disk in which ranks keep their slices for the next start; default none.",
+    )
+    SHARD_CACHE_BYTES = (
+        "BIREME_SHARD_CACHE_BYTES",
+        "Most bytes of the shard cache; the entries used longest ago go first. 0 (default) is no bound.",
+    )
+    ADAPTERS = "BIREME_ADAPTERS", "LoRA adapters: comma-separated name=directory; the name is used like a model's."
+    MAX_ADAPTER_RANK = "BIREME_MAX_ADAPTER_RANK", "Highest rank of an adapter that is loaded; default 64."
     PARENT_PID = "BIREME_PARENT_PID", "Set by a parent for its child: the child ends when that parent is gone."
     CACHE_DIR = "BIREME_CACHE_DIR", "Where converted models are kept; default ~/.cache/bireme."
     RUN_DIR = (
@@ -279,4 +321,5 @@ class Header(Word):
     MODEL_REVISION = "x-bireme-model-revision", "Checkpoint that made the answer."
     PRIORITY = "x-bireme-priority", "Class of the request in the router's queue: interactive, standard or batch."
     SESSION = "x-bireme-session", "Any name of a conversation; its requests go to the same group while that is cheap."
+    ZONE = "x-bireme-zone", "Where the caller is; a group there is preferred when costs tie."
     TIMEOUT = "x-request-timeout", "Client's deadline in seconds; the router gives up then."

@@ -4,12 +4,13 @@ No field is immutable: whatever changes, the groups are rolled, reloaded or left
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from bireme.api.base import ApiModel, Rule
-from bireme.api.engine import Engine
+from bireme.api.engine import Engine, EngineType
 from bireme.api.local import unsupported_template
 from bireme.api.model import Model
 from bireme.api.parallelism import Parallelism
@@ -145,11 +146,42 @@ def _about_nodes(spec: Spec) -> list[str]:
     given = {
         "spec.recovery.nodeLostAfterSeconds": (spec.recovery, "node_lost_after_seconds"),
         "spec.disruption.onCordon": (spec.disruption, "on_cordon"),
+        "spec.placement.topology": (spec.placement, "topology"),
+        "spec.placement.exclusive": (spec.placement, "exclusive"),
+        "spec.placement.scheduler": (spec.placement, "scheduler"),
+        "spec.placement.queueName": (spec.placement, "queue_name"),
     }
+    return [f"{path}: remove it; local processes have no nodes" for path in _changed(given)]
+
+
+def _about_rollouts(spec: Spec) -> list[str]:
+    given = {
+        "spec.rollout.maxSurge": (spec.rollout, "max_surge"),
+        "spec.rollout.maxUnavailable": (spec.rollout, "max_unavailable"),
+    }
+    return [f"{path}: remove it; local groups are reloaded in place, one at a time" for path in _changed(given)]
+
+
+def _about_the_router(spec: Spec) -> list[str]:
+    router = spec.router
+    refusals = [] if router.replicas else ["spec.router.replicas: write 1 or more; `bireme up` always runs a router"]
+    secrets = {
+        "apiKeysSecretRef": router.api_keys_secret_ref,
+        "rateLimitsSecretRef": router.rate_limits_secret_ref,
+        "tls": router.tls,
+    }
+    for name, given in secrets.items():
+        if given is not None:
+            refusals.append(f"spec.router.{name}: remove it; a local run has no Secrets, and listens on loopback")
+    return refusals
+
+
+def _changed(given: Mapping[str, tuple[ApiModel, str]]) -> list[str]:
+    """Return the paths whose field does not have its default."""
     return [
-        f"{path}: remove it; local processes have no nodes"
+        path
         for path, (model, name) in given.items()
-        if getattr(model, name) != type(model).model_fields[name].default
+        if getattr(model, name) != type(model).model_fields[name].get_default(call_default_factory=True)
     ]
 
 
@@ -157,6 +189,10 @@ def refused_locally(deployment: InferenceDeployment) -> list[str]:
     """Return what a cluster could do for this deployment and `bireme up` can't, as instructions; often empty."""
     refusals = unsupported_template(deployment.spec.template)
     refusals += _about_nodes(deployment.spec)
+    refusals += _about_rollouts(deployment.spec)
+    if deployment.spec.engine.type is EngineType.CUSTOM:
+        refusals.append("spec.engine.type: set it to Bireme; a local stage has no container to run")
+    refusals += _about_the_router(deployment.spec)
     if deployment.spec.model.source.persistent_volume_claim is None:
         return refusals
     instead = "set source.path and give the directory by `bireme up --mount`"

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from bireme.api.base import ApiModel, Rule
-from bireme.api.types import PERCENT, Quantity, byte_count
+from bireme.api.types import ADAPTER_PATH, PERCENT, ModelName, Quantity, byte_count
 
 
 class EngineType(StrEnum):
@@ -56,6 +56,7 @@ class KVCache(ApiModel):
         return None if self.bytes is None else byte_count(self.bytes)
 
 
+AdapterPath = Annotated[str, Field(max_length=512, pattern=ADAPTER_PATH)]
 Argument = Annotated[str, Field(max_length=1024)]
 
 
@@ -63,10 +64,18 @@ class Engine(ApiModel):
     """What runs inside a group. A change rolls the groups."""
 
     at: ClassVar[str] = "spec.engine"
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.type == 'Custom' || !has(self.args) || self.args.size() == 0",
+            lambda self: self.type is EngineType.CUSTOM or not self.args,
+            "set type to Custom to give args: Bireme's own engine takes the named fields",
+            field="args",
+        ),
+    )
 
     type: EngineType = EngineType.BIREME
-    """Bireme (default) is the engine of this project. Custom runs the container of spec.template with rank, world size
-    and leader address in its environment."""
+    """Bireme (default) is the engine of this project. Custom runs the container `worker` of spec.template with rank,
+    world size and leader address in its environment; its readiness probe says when it serves, a loss is Recreate."""
     max_model_length: Annotated[int, Field(ge=1, le=16_777_216)] | None = None
     """Longest prompt plus output, in tokens; longer requests are refused. Default: the checkpoint's own limit."""
     max_running_requests: Annotated[int, Field(ge=1, le=65_536)] = 64
@@ -78,5 +87,11 @@ class Engine(ApiModel):
     """Memory for keys and values; it bounds how much text all running requests have together."""
     prefix_caching: Switch = Switch.ENABLED
     """Enabled (default) re-uses the cache of equal prompt beginnings. Outputs do not change."""
+    speculation: Annotated[int, Field(ge=0, le=32)] = 0
+    """Most tokens that are drafted per request and step by looking back in its own text. Default 0: none. Outputs do
+    not change; texts that repeat themselves or their prompt come faster."""
+    adapters: Annotated[dict[ModelName, AdapterPath], Field(max_length=16)] = Field(default_factory=dict)
+    """LoRA adapters in PEFT's format: the name by which clients choose one, and its directory in the pod. Default none.
+    """
     args: Annotated[dict[str, Argument], Field(max_length=64)] = Field(default_factory=dict)
     """Further arguments for a Custom engine, name to value. Default none."""

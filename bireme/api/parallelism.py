@@ -1,5 +1,6 @@
 """How one copy of the model is split: tensor parallel inside a stage's pod, pipeline parallel across pods."""
 
+from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -12,6 +13,13 @@ Layers = Annotated[int, Field(ge=1, le=10_000)]
 
 def _layers_match_stages(self: "Parallelism") -> bool:
     return self.stage_layers is None or len(self.stage_layers) == self.pipeline
+
+
+class ExpertSplit(StrEnum):
+    """How a mixture of experts is cut over the ranks of a stage."""
+
+    INNER = "Inner"
+    SPREAD = "Spread"
 
 
 class Parallelism(ApiModel):
@@ -36,3 +44,7 @@ class Parallelism(ApiModel):
     stage_layers: Annotated[tuple[Layers, ...], Field(min_length=1, max_length=MAX_STAGES)] | None = None
     """Layers of each stage, first to last; the sum is the model's layers. Default: an even split that weighs embedding
     and output head. Example: `[16, 14]` for pipeline 2."""
+    experts: ExpertSplit = ExpertSplit.INNER
+    """How a mixture of experts is cut over the ranks of a stage. Default Inner: each rank holds a part of every expert,
+    so that all work alike. Spread: each holds some experts whole (expert parallelism), for experts whose inner size
+    tensor does not divide; tensor must then divide the experts. Other models do not look at it. Example: `Spread`."""

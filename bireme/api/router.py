@@ -45,7 +45,8 @@ class RouterRetry(ApiModel):
     attempts: Annotated[int, Field(ge=1, le=10)] = 3
     """How often a request may be sent, the first time included. Default 3. 1 turns retries off."""
     cross_revision: CrossRevision = CrossRevision.DENY
-    """Deny (default): a stream goes on only under the model revision that began it. Allow: under any."""
+    """Deny (default): a stream goes on only under the model revision that began it. Allow: under any, once no group
+    serves its own; the words after the break are then another model's."""
 
 
 class RouterTLS(ApiModel):
@@ -61,7 +62,8 @@ class Router(ApiModel):
     at: ClassVar[str] = "spec.router"
 
     replicas: Annotated[int, Field(ge=0, le=100)] = 1
-    """Router pods. Default 1. 0 runs none, for a gateway of your own."""
+    """Router pods. Default 1. 0 runs none, for a gateway of your own. They share what API keys used, so limits and
+    fairness are those of all. Locally: processes on one port."""
     port: Annotated[int, Field(ge=1, le=65_535)] = int(Port.ROUTER)
     """Port of the OpenAI-compatible endpoint. Default 8080."""
     limits: RouterLimits = Field(default_factory=RouterLimits)
@@ -69,8 +71,13 @@ class Router(ApiModel):
     retry: RouterRetry = Field(default_factory=RouterRetry)
     """When a request is sent again."""
     api_keys_secret_ref: SecretKeyRef | None = None
-    """Secret key with the API keys that are let in. Default: no key is asked for."""
+    """Secret key with the API keys that are let in (`docs/router-edge.md`). Default: none is asked for."""
+    rate_limits_secret_ref: SecretKeyRef | None = None
+    """Secret key with requests and tokens per minute by API key (`docs/router.md`). Default: none is limited."""
+    hedge_after_milliseconds: Annotated[int, Field(ge=0, le=600_000)] = 0
+    """How long the first token may take before a second group is asked too, for one request in twenty at most.
+    Default 0: never."""
     tls: RouterTLS | None = None
-    """TLS on the port. Default none."""
+    """TLS on the port; probes speak it too. Default none."""
     template: PodTemplate | None = None
     """Open pod template for the router's pods. Default none."""

@@ -26,6 +26,7 @@ CAMEL_CASE: Final = r"^[A-Z][A-Za-z0-9]*$"
 ABSOLUTE_PATH: Final = r"^/"
 RELATIVE_PATH: Final = r"^[^/]"
 PERCENT: Final = r"^[1-9][0-9]?%$"
+ADAPTER_PATH: Final = r"^/[^,=]*$"
 QUANTITY: Final = r"^[1-9][0-9]{0,14}(k|M|G|T|Ki|Mi|Gi|Ti)?$"
 
 IN_WORDS: Final = {
@@ -35,6 +36,7 @@ IN_WORDS: Final = {
     CAMEL_CASE: "one CamelCase word",
     ABSOLUTE_PATH: "an absolute path, which begins with /",
     RELATIVE_PATH: "a relative path, which does not begin with /",
+    ADAPTER_PATH: "an absolute path without ',' and '='",
     PERCENT: "a whole percentage from 1% to 99%, such as 90%",
     QUANTITY: "a number of bytes, or one with k, M, G, T, Ki, Mi, Gi or Ti, such as 8Gi",
 }

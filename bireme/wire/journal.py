@@ -15,12 +15,17 @@ from bireme.wire.errors import Garbled
 JOURNAL_PREFIX: Final = b": bireme "
 
 
-class Opened(msgspec.Struct, frozen=True, tag_field="kind", tag="opened"):
-    """First entry of a stream: the prompt as the engine sees it, and whose weights answer."""
+class Opened(msgspec.Struct, frozen=True, tag_field="kind", tag="opened", omit_defaults=True):
+    """First entry of a stream: the prompt as the engine sees it, and whose weights answer.
+
+    It comes again where a reload in mode `restart` goes on with other weights: only they may resume it from there.
+    ``cached_tokens``: how much of the prompt was in the prefix cache, as far as it is known by then.
+    """
 
     v: int
     prompt_token_ids: list[int]
     model_revision: str
+    cached_tokens: int | None = None
 
 
 class Emitted(msgspec.Struct, frozen=True, tag_field="kind", tag="emitted", omit_defaults=True):

@@ -32,6 +32,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``temperature`` 0 is greedy. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off. ``seed`` is 64 bits and, with
     ``choice`` and the output position, keys the noise (design, section 5). ``logprobs`` −1 is off, 0 the chosen only.
+    ``prompt_logprobs`` the same for each token of the prompt, given what stands before it.
     ``stop_ids`` end the request; until ``min_tokens`` outputs exist they can't be drawn.
     """
 
@@ -46,17 +47,22 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     seed: int = 0
     choice: int = 0
     logprobs: int = -1
+    prompt_logprobs: int = -1
     min_tokens: int = 0
     stop_ids: tuple[int, ...] = ()
 
 
 class Admit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request takes a slot. Resets the slot's block table; ``prompt`` and ``outputs`` seed penalty counts."""
+    """A request takes a slot. Resets the slot's block table; ``prompt`` and ``outputs`` seed penalty counts.
+
+    ``adapter``: which of the group's LoRA adapters computes it, in their order from 1; 0 is none.
+    """
 
     slot: int
     sampling: Sampling
     prompt: bytes = b""
     outputs: bytes = b""
+    adapter: int = 0
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -64,7 +70,9 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
     ``start``: position of the first token. ``count``: tokens computed. ``ids``: their ids, or empty: the slot's last
     sample (then ``count`` is 1). ``blocks``: appended to the slot's block table before computing. ``output``: index of
-    the output token that this row samples, or −1 for a prompt chunk that samples nothing.
+    the output token that this row samples, or −1 for a prompt chunk that samples nothing. ``drafts``: how many of the
+    last ids are guesses; the row then samples after its last known id and after each guess, ``drafts`` + 1 tokens, and
+    the slot's last sample is void.
     """
 
     slot: int
@@ -73,16 +81,23 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     ids: bytes
     blocks: tuple[int, ...]
     output: int
+    drafts: int = 0
 
 
 class Plan(PlanMessage, frozen=True):
-    """One step. Order of effect: releases, admissions, rows."""
+    """One step. Order of effect: releases, admissions, rows.
+
+    ``masks``: by slot, the ids that the slot's row may draw, one bit per id of the vocabulary, lowest bit first.
+    ``targets``: by slot, ids whose log probability is wanted after each of the first tokens of the slot's row.
+    """
 
     epoch: int
     step: int
     rows: tuple[Row, ...]
     admits: tuple[Admit, ...] = ()
     releases: tuple[int, ...] = ()
+    masks: dict[int, bytes] = {}
+    targets: dict[int, bytes] = {}
 
 
 class Commit(PlanMessage, frozen=True):
@@ -90,14 +105,6 @@ class Commit(PlanMessage, frozen=True):
 
     epoch: int
     generation: int
-
-
-class Sample(PlanMessage, frozen=True):
-    """Draw the grammar rows of step ``step``, which waited for it: one bit mask over the vocabulary per such row."""
-
-    epoch: int
-    step: int
-    masks: tuple[bytes, ...]
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -108,10 +115,11 @@ class Logprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Result(PlanMessage, frozen=True):
-    """What step ``step`` drew: ids of the sampling rows in row order.
+    """What step ``step`` drew: ids of the sampling rows in row order, ``drafts`` + 1 of each.
 
-    ``bad`` lists row numbers among those whose logits were not finite: the request fails, others are untouched.
-    ``logprobs`` has one entry per sampling row when any of them asked.
+    ``bad`` lists places among them whose logits were not finite: the request fails, others are untouched.
+    ``logprobs`` has one entry per id when any row asked. An encoder's rows have a vector each instead (float32, little
+    endian), and ids that mean nothing. ``prompt`` has what the plan's ``targets`` asked for, in the order of its rows.
     """
 
     epoch: int
@@ -119,6 +127,8 @@ class Result(PlanMessage, frozen=True):
     ids: bytes
     bad: tuple[int, ...] = ()
     logprobs: tuple[Logprobs | None, ...] = ()
+    vectors: tuple[bytes, ...] = ()
+    prompt: tuple[Logprobs, ...] = ()
 
 
 def pack_ids(ids: "list[int] | tuple[int, ...] | array[int]") -> bytes:
@@ -133,7 +143,7 @@ def unpack_ids(data: bytes) -> "array[int]":
     return ids
 
 
-PlanKinds = Attach | Plan | Commit | Sample | Result
+PlanKinds = Attach | Plan | Commit | Result
 plan_codec: Codec[PlanKinds] = Codec(PlanKinds)
 
 MAX_SLOTS: Final = 4096

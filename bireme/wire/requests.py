@@ -19,7 +19,10 @@ class Submit(RequestMessage, frozen=True):
 
     ``max_tokens`` counts outputs including those. ``journalled``: somebody else can resume it, so it is handed over
     at the end of an epoch; otherwise the coordinator keeps it and computes it anew in the next epoch. Lower
-    ``priority`` values are served first, as in vLLM. ``text`` names the tokenizer that made the ids.
+    ``priority`` values are served first, as in vLLM. ``text`` names the tokenizer that made the ids. ``speculate``:
+    tokens may be drafted, where the engine does so; the draws are the same. ``adapter`` names a LoRA adapter.
+    ``mask``: the ids that may be drawn first, as in ``plan.Plan``; then every later draw waits for its ``Allow``.
+    ``encode``: the vector of the whole prompt is wanted, no tokens; an encoder takes nothing else.
     """
 
     key: int
@@ -31,6 +34,18 @@ class Submit(RequestMessage, frozen=True):
     priority: int = 0
     journalled: bool = False
     text: str = ""
+    speculate: bool = True
+    adapter: str = ""
+    encode: bool = False
+    mask: bytes = b""
+
+
+class Allow(RequestMessage, frozen=True):
+    """HTTP → coordinator: output number ``output`` of a request that came with a mask may be one of these ids."""
+
+    key: int
+    output: int
+    mask: bytes
 
 
 class Cancel(RequestMessage, frozen=True):
@@ -43,6 +58,8 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True):
     """New ids of one request. ``finish``: "" while it runs, else stop | length | error | handover.
 
     ``cached``: prompt tokens taken from the prefix cache (with the first ids). ``message`` explains error and handover.
+    ``vector``: what an encoder made of the prompt. ``prompt``: log probabilities of the next tokens of the prompt, from
+    its second on, which come before the first ids.
     """
 
     key: int
@@ -51,6 +68,8 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True):
     cached: int = 0
     logprobs: tuple[Logprobs, ...] = ()
     message: str = ""
+    vector: bytes = b""
+    prompt: tuple[Logprobs, ...] = ()
 
 
 class Frame(RequestMessage, frozen=True):
@@ -101,5 +120,5 @@ class Serving(RequestMessage, frozen=True):
     text: str = ""
 
 
-RequestKinds = Submit | Cancel | Frame | Accepted | Refused | Serving
+RequestKinds = Submit | Allow | Cancel | Frame | Accepted | Refused | Serving
 request_codec: Codec[RequestKinds] = Codec(RequestKinds)

@@ -8,10 +8,11 @@ import msgspec
 from bireme.wire.errors import Garbled
 
 
-class Route(msgspec.Struct, frozen=True):
+class Route(msgspec.Struct, frozen=True, omit_defaults=True):
     """One group's leader. ``pod`` is unique for each making of the pod; a new one is a new target for the router.
 
-    ``http`` and ``admin`` are base URLs of its two ports, ``token_file`` holds the group token as hex.
+    ``http`` and ``admin`` are base URLs of its two ports, ``token_file`` holds the group token as hex, ``zone`` names
+    where it runs, if that is known.
     """
 
     group: str
@@ -21,6 +22,7 @@ class Route(msgspec.Struct, frozen=True):
     http: str
     admin: str
     token_file: str
+    zone: str = ""
 
 
 class Routes(msgspec.Struct, frozen=True, omit_defaults=True):

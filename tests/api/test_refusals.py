@@ -91,10 +91,40 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.engine.max_model_length: unknown field; did you mean maxModelLength?",
         "spec.engine: unknown field 'max_model_length'",
     ),
-    "another engine": (
-        with_fields(spec__engine__type="Custom"),
-        "spec.engine.type: not built yet",
-        "spec.engine.type: not built yet",
+    "arguments for our own engine": (
+        with_fields(spec__engine__args={"max-batch": "8"}),
+        "spec.engine.args: set type to Custom to give args",
+        "set type to Custom to give args",
+    ),
+    "an exclusive domain of nothing": (
+        with_fields(spec__placement__exclusive="Domain"),
+        "spec.placement.exclusive: set a topology level to mode Required",
+        "set a topology level to mode Required",
+    ),
+    "a queue of another scheduler": (
+        with_fields(spec__placement={"scheduler": "Gates", "queueName": "q"}),
+        "spec.placement.scheduler: set scheduler to Kueue, or leave queueName out",
+        "set scheduler to Kueue, or leave queueName out",
+    ),
+    "Kueue without a queue": (
+        with_fields(spec__placement__scheduler="Kueue"),
+        "spec.placement.queueName: set queueName",
+        "set queueName: Kueue admits a group by its LocalQueue",
+    ),
+    "two levels for the native scheduler": (
+        with_fields(spec__placement={"scheduler": "Native", "topology": [{"key": "a"}, {"key": "b"}]}),
+        "spec.placement.topology: set one topology level at most",
+        "set one topology level at most",
+    ),
+    "a preferred level for the native scheduler": (
+        with_fields(spec__placement={"scheduler": "Native", "topology": [{"key": "a", "mode": "Preferred"}]}),
+        "spec.placement.topology: set mode to Required",
+        "set mode to Required, or scheduler to Gates",
+    ),
+    "an exclusive domain of the native scheduler": (
+        with_fields(spec__placement={"scheduler": "Native", "topology": [{"key": "a"}], "exclusive": "Domain"}),
+        "spec.placement.scheduler: set scheduler to Gates",
+        "set scheduler to Gates: only it keeps groups out of one another's domains",
     ),
 }
 

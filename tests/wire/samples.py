@@ -45,14 +45,18 @@ PLAN: list[Any] = [
         (3,),
     ),
     plan.Commit(9, 2),
-    plan.Sample(9, 4, (b"\xff\x0f",)),
+    plan.Plan(9, 4, (plan.Row(3, 20, 1, b"", (), 7),), masks={3: b"\xff\x0f"}),
     plan.Result(9, 4, plan.pack_ids([11]), (0,), (plan.Logprobs(-0.5, ((11, -0.5),)),)),
+    plan.Result(9, 5, plan.pack_ids([0]), vectors=(b"\0\0\x80\x3f",)),
 ]
 
 REQUESTS: list[Any] = [
     requests.Submit(1, "r1", plan.pack_ids([1, 2]), SAMPLING, 16, plan.pack_ids([3]), 1, True, "5f3a"),
+    requests.Submit(2, "r2", plan.pack_ids([1, 2]), plan.Sampling(), 1, encode=True),
+    requests.Allow(1, 4, b"\xff\x0f"),
     requests.Cancel(1),
     requests.Frame(4, (requests.Tokens(1, plan.pack_ids([9]), "stop", 16, (plan.Logprobs(-0.1),), "why"),)),
+    requests.Frame(5, (requests.Tokens(2, plan.pack_ids([0]), "length", vector=b"\0\0\x80\x3f"),)),
     requests.Accepted(1),
     requests.Refused(1, 503, "draining", 2.0),
     requests.Serving(True, "None", "", 0.0, 9, "2026-11-01", 2, LIMITS, "/models/m", "5f3a"),
