@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from bireme.api.status import Condition, ConditionStatus, GroupStatus, GroupTimings, Status
 from bireme.names import ConditionType, GroupState, Label, Reason
 from bireme_operator.plan.desired import Desired
+from bireme_operator.plan.fallback import gave_up
 from bireme_operator.plan.group import Group
 from bireme_operator.plan.memory import GroupMemory, Memory, Transition
-from bireme_operator.plan.scale import is_leaving
+from bireme_operator.plan.rollout import is_leaving
 
 TEXT_LIMIT = 1024
 
@@ -35,6 +36,8 @@ def describe(
     ``refusal`` has the backend's words when it can't make the pods that are wanted.
     """
     judged = _conditions(desired, groups)
+    if memory.progress and memory.progress.failed and memory.progress.key == desired.rendering.key:
+        judged |= _given_up(desired, memory, memory.progress.failed, judged[ConditionType.STALLED])
     if refusal:
         judged |= _refused(refusal)
     held: dict[str, Transition] = {k: _transition(memory.conditions.get(k), judged[k].holds, now) for k in judged}
@@ -106,19 +109,43 @@ def _conditions(desired: Desired, groups: Sequence[Group]) -> dict[ConditionType
     reason, message = _summary(desired, groups, serving)
     why, told = _trouble(failed) if stalled else (reason, message)
     underway = not stalled and not desired.paused
-    unplaced = [group.index for group in wanted if group not in failed and not _placed(group, desired)]
     return {
         ConditionType.READY: _Judged(settled, why, told),
         ConditionType.AVAILABLE: _Judged(bool(serving) or desired.replicas == 0, reason, message),
         ConditionType.PROGRESSING: _Judged(underway, why, told),
-        ConditionType.SCHEDULED: _Judged(not unplaced, Reason.NONE, _listed("lacks a place for a stage", unplaced)),
+        ConditionType.SCHEDULED: _scheduled(wanted, desired),
         ConditionType.RECONCILING: _Judged(underway and not settled, reason, message),
         ConditionType.STALLED: _Judged(stalled, why, told) if stalled else _Judged(False, Reason.NONE),
     }
 
 
-def _placed(group: Group, desired: Desired) -> bool:
-    return len(group.stages) == desired.stages and not any(pod.unplaced for pod in group.stages.values())
+def _placed(group: Group) -> bool:
+    return len(group.stages) == group.size and not any(pod.unplaced for pod in group.stages.values())
+
+
+def _scheduled(groups: Sequence[Group], desired: Desired) -> _Judged:
+    """Say which groups lack a place and, when a rollout waits for one of them, what would help."""
+    unplaced = [group for group in groups if group.verdict.state is not GroupState.FAILED and not _placed(group)]
+    if not unplaced:
+        return _Judged(True, Reason.NONE)
+    message = _listed("lacks a place for a stage", [group.index for group in unplaced])
+    waits = any(group.memory.draining is None and group.outdated(desired) for group in groups)
+    if waits and len(groups) > desired.replicas and desired.rollout.unavailable == 0:
+        message += "; no spare capacity for the rollout: add nodes, or set rollout.maxUnavailable to 1"
+    return _Judged(False, unplaced[0].verdict.reason, message)
+
+
+def _given_up(desired: Desired, memory: Memory, failed: str, stalled: _Judged) -> dict[ConditionType, _Judged]:
+    """A rollout that failed: what serves is the last good revision, or it goes on trying where there is none."""
+    if gave_up(desired, memory) is None:
+        return {ConditionType.PROGRESSING: _Judged(False, Reason.PROGRESS_DEADLINE_EXCEEDED, failed)}
+    back = desired.rollout.roll_back
+    reason = Reason.ROLLED_BACK if back else Reason.PROGRESS_DEADLINE_EXCEEDED
+    then = "the last good revision is kept" if back else "the groups are left as they are"
+    words = (reason, f"{failed}; {then} until the spec changes")
+    false = (ConditionType.READY, ConditionType.PROGRESSING, ConditionType.RECONCILING)
+    told = stalled if stalled.holds else _Judged(True, *words)
+    return {kind: _Judged(False, *words) for kind in false} | {ConditionType.STALLED: told}
 
 
 def _refused(refusal: str) -> dict[ConditionType, _Judged]:

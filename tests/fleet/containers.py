@@ -140,7 +140,8 @@ def in_cluster_kubeconfig(container: Object, paths: Paths, place: Place) -> dict
     user = User("account", token=Path(paths.translate(f"{_ACCOUNT}/token")).read_text(encoding="ascii"))
     file = place.sandbox.root / f"{container['name']}.kubeconfig"
     write_kubeconfig(file, url=place.api.url, authority=Path(paths.translate(f"{_ACCOUNT}/ca.crt")), user=user)
-    return {"KUBECONFIG": str(file)}
+    host, _, port = place.api.url.removeprefix("https://").rpartition(":")
+    return {"KUBECONFIG": str(file), "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
 
 
 def _translate(paths: Paths, hosts: dict[str, str], text: str) -> str:

@@ -81,6 +81,16 @@ def test_a_deployment_that_can_t_work_is_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize(
+    ("spec", "told"), [({"replicas": 0}, "spec.replicas is 0"), ({"paused": True}, "spec.paused is true")]
+)
+def test_a_question_that_no_group_could_ever_answer_is_refused(
+    spec: dict[str, Any], told: str, tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["up", "-f", write(tmp_path, spec), "--mount", f"/models={models}", "--ask", "Well?"]) == 64
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("path", "code", "told"),
     [
         ("/models/absent", 64, "with --mount {models}/absent on this machine, which does not exist"),

@@ -51,6 +51,19 @@ async def test_a_killed_process_is_started_again_at_once_in_the_same_place(groun
     assert pod.pid != pid
 
 
+async def test_a_process_that_can_not_be_started_again_is_tried_until_it_can(ground: Ground) -> None:
+    pod = ground.create("sleep")
+    await ground.until(lambda: ready(pod))
+    pod.log.unlink()
+    pod.log.mkdir()
+    os.kill(pod.pid, signal.SIGKILL)
+    await ground.until(lambda: pod.view().phase is Phase.BACKING_OFF)
+    assert "its process can't be started" in pod.message
+    pod.log.rmdir()
+    await ground.until(lambda: pod.view().phase is Phase.RUNNING)
+    assert pod.restarts >= 2
+
+
 async def test_a_process_that_keeps_ending_waits_longer_each_time(ground: Ground) -> None:
     pod = ground.create("exit 1")
     await ground.until(lambda: pod.restarts == 3)

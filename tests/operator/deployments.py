@@ -42,6 +42,27 @@ class Deployments:
         changed = self.plane.api.patch(f"{self.url}/{name}", json={"spec": spec}, headers=MERGE)
         assert changed.status_code == 200, changed.text
 
+    def annotate(self, key: str, value: str, name: str = "demo") -> None:
+        change = {"metadata": {"annotations": {key: value}}}
+        self.plane.api.patch(f"{self.url}/{name}", json=change, headers=MERGE).raise_for_status()
+
+    def events(self, reason: str) -> list[str]:
+        """What events of this reason say."""
+        path = f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events"
+        found = self.plane.api.get(path).raise_for_status().json()["items"]
+        return [event["note"] for event in found if event["reason"] == reason]
+
+    def lease(self) -> dict[str, Any]:
+        """The Lease of the operators of this namespace."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/bireme-operator"
+        return dict(self.plane.api.get(path).raise_for_status().json())
+
+    def evicted(self, pod: dict[str, Any]) -> None:
+        """Report what a kubelet reports that has evicted a pod: the pod has failed, with a word about why."""
+        url = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/status"
+        status = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}
+        self.plane.api.patch(url, json={"status": status}, headers=MERGE).raise_for_status()
+
     def get(self, name: str = "demo") -> dict[str, Any]:
         return dict(self.plane.api.get(f"{self.url}/{name}").raise_for_status().json())
 

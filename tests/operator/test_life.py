@@ -62,7 +62,7 @@ def test_a_lost_stage_alone_is_made_anew_once_under_a_higher_incarnation(
     changed = {place for place in before if before[place]["metadata"]["uid"] != after[place]["metadata"]["uid"]}
     assert changed == {(0, 1)}
     assert label(after[0, 1], Label.INCARNATION) == "2"
-    assert len(kubelet.started) == 5
+    eventually(lambda: len(kubelet.started) == 5)
 
 
 def test_a_change_of_the_pods_replaces_one_group_after_the_other(
@@ -82,8 +82,8 @@ def test_a_change_of_the_pods_replaces_one_group_after_the_other(
     eventually(rolled)
     deployments.await_condition("Ready")
     after = deployments.uids()
-    assert before.keys() == after.keys()
-    assert not before.items() & after.items()
+    assert len(after) == 2
+    assert not set(before.values()) & set(after.values())
 
 
 def test_a_pod_that_ended_for_good_is_replaced_and_its_words_are_told(

@@ -30,6 +30,11 @@ def container(state: dict[str, Any], last: dict[str, Any] | None = None, restart
     return {"phase": "Running", "podIP": "10.0.0.7", "containerStatuses": [worker]}
 
 
+def initial(state: dict[str, Any], last: dict[str, Any] | None = None, restarts: int = 0) -> dict[str, Any]:
+    first = {"name": "fetch", "restartCount": restarts, "state": state, "lastState": last or {}}
+    return container({"waiting": {"reason": "PodInitializing"}}) | {"initContainerStatuses": [first]}
+
+
 CASES: dict[str, tuple[dict[str, Any], Phase, int]] = {
     "nothing yet": ({}, Phase.PENDING, 0),
     "pulling": (container({"waiting": {"reason": "ContainerCreating"}}), Phase.PENDING, 0),
@@ -38,6 +43,9 @@ CASES: dict[str, tuple[dict[str, Any], Phase, int]] = {
     "waits to be restarted": (container({"waiting": {}}, {"terminated": ENDED}, 2), Phase.BACKING_OFF, 3),
     "has just ended": (container({"terminated": ENDED}, None, 0), Phase.BACKING_OFF, 1),
     "bad checkpoint": (container({"waiting": {}}, {"terminated": {"exitCode": 65}}, 0), Phase.EXITED, 1),
+    "its init container fails": (initial({"waiting": {}}, {"terminated": {"exitCode": 65}}, 2), Phase.BACKING_OFF, 3),
+    "its init container runs again": (initial({"running": {}}, {"terminated": ENDED}, 3), Phase.PENDING, 3),
+    "its init container has done its work": (initial({"terminated": {"exitCode": 0}}, None, 0), Phase.PENDING, 0),
     "evicted": ({"phase": "Failed", "reason": "Evicted", "message": "disk"}, Phase.EXITED, 1),
 }
 
@@ -54,6 +62,27 @@ def test_the_last_line_says_why_a_stage_ended() -> None:
     record = record_of(pod(status=container({"waiting": {}}, {"terminated": ENDED}, 1)))
     assert record is not None
     assert (record.view.message, record.view.exit_code) == ("bireme-worker: Hung: rank 1", 70)
+
+
+def test_an_init_container_that_fails_is_named_and_its_exit_code_is_not_taken_for_the_worker_s() -> None:
+    record = record_of(pod(status=initial({"waiting": {}}, {"terminated": {"exitCode": 65, "reason": "Error"}}, 1)))
+    assert record is not None
+    assert (record.view.message, record.view.exit_code) == ("init container fetch: Error (exit code 65)", None)
+
+
+def test_gates_and_the_node_that_a_pod_was_let_go_for_are_seen() -> None:
+    body = pod()
+    body["spec"] = {"schedulingGates": [{"name": "bireme.dev/gang"}, {"name": "example.com/mine"}]}
+    waiting = record_of(body)
+    body["spec"] = {
+        "schedulingGates": [{"name": "example.com/mine"}],
+        "nodeSelector": {"kubernetes.io/hostname": "n3"},
+    }
+    lifted = record_of(body)
+    assert waiting is not None
+    assert lifted is not None
+    assert (waiting.view.gated, waiting.view.aim) == (True, "")
+    assert (lifted.view.gated, lifted.view.aim) == (False, "n3")
 
 
 def test_a_pod_without_a_node_has_the_scheduler_s_words() -> None:

@@ -9,14 +9,19 @@ import yaml
 
 from bireme.api import InferenceDeployment
 from bireme.api.document import load
+from bireme.api.engine import EngineType
 from bireme.wire.routes import Route, Routes
 from bireme_operator.plan.actions import CreatePod
 from bireme_operator.plan.desired import Desired
 from bireme_operator.render.budgets import render_budget
+from bireme_operator.render.endpoint import render_custom_endpoint
 from bireme_operator.render.errors import InvalidTemplate
+from bireme_operator.render.gang import render_pod_group
 from bireme_operator.render.merge import merge
+from bireme_operator.render.network import render_policy
 from bireme_operator.render.owned import Owner
 from bireme_operator.render.pods import render_pod
+from bireme_operator.render.revisions import read_revision, render_revision
 from bireme_operator.render.router import render_router, render_routes
 from bireme_operator.render.services import render_stages_service
 from bireme_operator.render.tokens import capacity, group_token, render_secret, secret_name
@@ -62,7 +67,41 @@ spec:
           volumeMounts: [{name: cache, mountPath: /cache}]
       volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}, {name: cache, emptyDir: {}}]
 """
-EXAMPLES = {"plain": PLAIN, "rich": RICH}
+NATIVE = """
+apiVersion: bireme.dev/v1alpha1
+kind: InferenceDeployment
+metadata: {name: other, namespace: NAMESPACE}
+spec:
+  model: {source: {path: /models/other}, revision: "1"}
+  parallelism: {pipeline: 2}
+  engine: {type: Custom, args: {max-batch: "8"}}
+  placement: {scheduler: Native, topology: [{key: nvidia.com/gpu.clique}]}
+  template:
+    spec:
+      containers: [{name: worker, image: example.com/engine:1, command: [engine]}]
+"""
+GATES = """
+apiVersion: bireme.dev/v1alpha1
+kind: InferenceDeployment
+metadata: {name: near, namespace: NAMESPACE}
+spec:
+  model: {source: {path: /models/near}, revision: "1"}
+  placement: {topology: [{key: nvidia.com/gpu.clique}, {key: rack, mode: Preferred}], exclusive: Domain}
+  template: {spec: {schedulingGates: [{name: example.com/mine}]}}
+  router:
+    template:
+      metadata: {labels: {team: search}}
+      spec: {nodeSelector: {disk: ssd}, containers: [{name: router, resources: {requests: {cpu: "2"}}}]}
+"""
+KUEUE = """
+apiVersion: bireme.dev/v1alpha1
+kind: InferenceDeployment
+metadata: {name: queued, namespace: NAMESPACE}
+spec:
+  model: {source: {path: /models/queued}, revision: "1"}
+  placement: {queueName: team-a, topology: [{key: rack, mode: Preferred}]}
+"""
+EXAMPLES = {"plain": PLAIN, "rich": RICH, "native": NATIVE, "gates": GATES, "kueue": KUEUE}
 
 
 def rendered(deployment: InferenceDeployment) -> list[dict[str, Any]]:
@@ -75,11 +114,17 @@ def rendered(deployment: InferenceDeployment) -> list[dict[str, Any]]:
         for stage in range(desired.stages)
     ]
     route = Route("uid-0", 0, "demo-0-0", 1, "http://10.0.0.1:8000", "http://10.0.0.1:8001", "/bireme/tokens/0")
+    custom = deployment.spec.engine.type is EngineType.CUSTOM
+    router = render_router(owner, deployment.spec, image="example.com/bireme:1", token_secret=secret)
+    pod_group = render_pod_group(made(desired, 0), owner, deployment.spec)
     return [
+        *([pod_group] if pod_group else []),
         *pods,
         render_stages_service(owner),
+        render_policy(owner, deployment.spec),
         render_budget(owner, 0, desired.stages),
-        *render_router(owner, deployment.spec, image="example.com/bireme:1", token_secret=secret),
+        render_revision(owner, deployment, 1),
+        *([render_custom_endpoint(owner, deployment.spec)] if custom else router),
         render_routes(owner, Routes(1, (deployment.model_name,), (route,))),
     ]
 
@@ -91,7 +136,9 @@ def made(desired: Desired, stage: int) -> CreatePod:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_objects_are_rendered_as_reviewed(example: str) -> None:
-    text = yaml.safe_dump_all(rendered(load(EXAMPLES[example])), sort_keys=False, width=120)
+    # A revision has every field of the API in it; that it can be read back is what counts of it.
+    reviewed = [one for one in rendered(load(EXAMPLES[example])) if one["kind"] != "ControllerRevision"]
+    text = yaml.safe_dump_all(reviewed, sort_keys=False, width=120)
     golden = GOLDEN / f"{example}.yaml"
     if os.environ.get("BIREME_UPDATE_GOLDEN"):
         golden.parent.mkdir(exist_ok=True)
@@ -114,6 +161,36 @@ def test_the_server_takes_every_object_at_the_restricted_level(
     applied = api_server.kubectl("apply", *strict, stdin=yaml.safe_dump_all(objects))
     assert applied.returncode == 0, applied.stderr
     assert "Warning" not in applied.stderr, "a router outside the restricted level is only warned of"
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_revision_that_is_read_back_makes_the_same_pods(example: str) -> None:
+    deployment = load(EXAMPLES[example])
+    desired = Desired.of(deployment, "uid")
+    owner = Owner(deployment.name, deployment.metadata.namespace, "uid")
+    body = yaml.safe_load(yaml.safe_dump(render_revision(owner, deployment, 1)))
+    read = read_revision(owner, body)
+    assert Desired.of(read, "uid").rendering == desired.rendering
+    pods = [
+        render_pod(made(desired, 0), owner, spec, image="i", token_secret="t") for spec in (deployment.spec, read.spec)
+    ]
+    assert pods[0] == pods[1]
+
+
+@pytest.mark.parametrize(
+    ("template", "blamed"),
+    [
+        ({"spec": {"serviceAccountName": "mine"}}, "spec.router.template.spec.serviceAccountName"),
+        ({"metadata": {"labels": {"bireme.dev/role": "x"}}}, "labels[bireme.dev/role]"),
+        ({"spec": {"containers": [{"name": "router", "args": ["--port=1"]}]}}, "args of container router"),
+    ],
+)
+def test_a_router_template_that_takes_what_is_ours_is_refused_by_name(template: dict[str, Any], blamed: str) -> None:
+    content = yaml.safe_load(PLAIN)
+    content["spec"]["router"] = {"template": template}
+    with pytest.raises(InvalidTemplate, match="remove") as refusal:
+        rendered(load(yaml.safe_dump(content)))
+    assert blamed in str(refusal.value)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from bireme.names import GroupState
 from bireme_operator.plan.actions import CreatePod
+from bireme_operator.plan.desired import RolloutPolicy
+from bireme_operator.plan.memory import intent
 from bireme_operator.plan.observed import Phase
 from bireme_operator.plan.plan import plan
 from tests.planner.world import World, wanted
@@ -16,11 +18,14 @@ FAULTS = st.one_of(
     st.tuples(st.just("vanish"), st.integers(0, 20), st.just(0)),
     st.tuples(st.just("mute"), st.integers(0, 3), st.just(0)),
     st.tuples(st.just("scale"), st.integers(0, 4), st.just(0)),
-    st.tuples(st.just("roll"), st.integers(0, 3), st.just(0)),
+    st.tuples(st.just("roll"), st.integers(0, 3), st.integers(1, 3)),
+    st.tuples(st.just("partition"), st.integers(0, 3), st.just(0)),
+    st.tuples(st.just("restart"), st.integers(0, 3), st.just(0)),
     st.tuples(st.just("requests"), st.integers(0, 3), st.integers(0, 5)),
     st.tuples(st.just("wait"), st.sampled_from([0, 1, 30, 700]), st.just(0)),
     st.tuples(st.just("pass"), st.just(0), st.just(0)),
 )
+LIMITS = st.tuples(st.integers(0, 2), st.integers(0, 2)).filter(any)
 
 
 def strike(world: World, fault: tuple[str, int, int]) -> None:
@@ -35,7 +40,12 @@ def strike(world: World, fault: tuple[str, int, int]) -> None:
     elif kind == "scale":
         world.desired = replace(world.desired, replicas=number, generation=world.desired.generation + 1)
     elif kind == "roll":
-        world.desired = replace(world.desired, revision=f"rev{number}", generation=world.desired.generation + 1)
+        # The same revision has always the same number of stages.
+        world.change(revision=f"rev{number}-{detail}", stages=detail)
+    elif kind == "partition":
+        world.change(rollout=replace(world.desired.rollout, partition=number))
+    elif kind == "restart":
+        world.desired = replace(world.desired, restart=str(number))
     elif kind == "requests":
         world.requests[number] = detail
     elif kind == "wait":
@@ -50,20 +60,28 @@ def check(world: World) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(faults=st.lists(FAULTS, max_size=25), stages=st.integers(1, 3), budget=st.sampled_from([0, 2, 6, 1000]))
+@given(
+    faults=st.lists(FAULTS, max_size=25),
+    stages=st.integers(1, 3),
+    budget=st.sampled_from([0, 2, 6, 1000]),
+    whole=st.booleans(),
+    limits=LIMITS,
+)
 def test_any_history_of_faults_ends_in_what_is_wanted_or_in_a_failure_that_is_told(
-    faults: list[tuple[str, int, int]], stages: int, budget: int
+    faults: list[tuple[str, int, int]], stages: int, budget: int, whole: bool, limits: tuple[int, int]
 ) -> None:
-    desired = wanted(replicas=2, stages=stages)
-    world = World(replace(desired, recovery=replace(desired.recovery, budget=budget)))
+    desired = wanted(replicas=2, stages=stages, rollout=RolloutPolicy(*limits))
+    world = World(replace(desired, recovery=replace(desired.recovery, budget=budget, whole=whole)))
     for fault in faults:
         strike(world, fault)
         world.step()
         check(world)
     world.mute.clear()
     world.requests.clear()
+    world.change(rollout=replace(world.desired.rollout, partition=0))
     last = world.settle()
     check(world)
+    given_up = world.memory.progress is not None and world.memory.progress.failed != ""
     assert len(last.status.groups) == world.desired.replicas
     for group in last.status.groups:
         pods = [pod for pod in world.pods.values() if pod.group == group.index]
@@ -72,9 +90,39 @@ def test_any_history_of_faults_ends_in_what_is_wanted_or_in_a_failure_that_is_to
             assert all(pod.phase is Phase.EXITED for pod in pods), "a failed group holds no device"
         else:
             assert group.state is GroupState.SERVING
-            assert sorted(pod.stage for pod in pods) == list(range(stages))
-            failed = any(other.state is GroupState.FAILED for other in last.status.groups)
+            failed = given_up or any(other.state is GroupState.FAILED for other in last.status.groups)
             assert failed or {pod.revision for pod in pods} == {world.desired.revision}
+            assert failed or sorted(pod.stage for pod in pods) == list(range(world.desired.stages))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    wishes=st.lists(st.sampled_from(["rev1", "rev2", "rev3"]), min_size=1, max_size=4),
+    passes=st.lists(st.integers(0, 12), min_size=4, max_size=4),
+    replicas=st.integers(1, 5),
+    limits=LIMITS,
+    restarts=st.sets(st.integers(0, 30), max_size=5),
+)
+def test_rollouts_alone_never_go_beyond_their_limits_wherever_the_operator_ends(
+    wishes: list[str], passes: list[int], replicas: int, limits: tuple[int, int], restarts: set[int]
+) -> None:
+    """An operator that ends has remembered nothing of its last pass, but that groups were to be drained."""
+    surge, unavailable = limits
+    world = World(wanted(replicas=replicas, rollout=RolloutPolicy(*limits)))
+    world.settle()
+    looks = 0
+    for wish, count in zip([*wishes, wishes[-1]], [*passes, 80], strict=False):
+        world.change(revision=wish)
+        for _ in range(count):
+            before = world.memory
+            status = world.step().status
+            assert status.ready_replicas >= replicas - unavailable
+            assert len({pod.group for pod in world.pods.values()}) <= replicas + surge
+            looks += 1
+            if looks in restarts:
+                world.memory = intent(before, world.memory) or before
+    world.settle()
+    assert {pod.revision for pod in world.pods.values()} == {wishes[-1]}
 
 
 @settings(max_examples=80, deadline=None)

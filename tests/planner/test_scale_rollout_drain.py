@@ -6,6 +6,7 @@ import pytest
 
 from bireme.names import GroupState, Reason
 from bireme_operator.plan.actions import CreatePod, DeletePod, DrainGroup
+from bireme_operator.plan.group import DOUBTED_S
 from tests.planner.world import World, wanted
 
 
@@ -28,6 +29,7 @@ def test_all_stages_of_a_new_group_are_made_in_one_pass_the_leader_first() -> No
 def test_an_unready_group_goes_first_when_fewer_are_wanted() -> None:
     world = settled(replicas=3)
     world.mute.add(1)
+    world.advance(DOUBTED_S)
     world.desired = replace(world.desired, replicas=2)
     world.step()
     world.mute.clear()
@@ -139,6 +141,9 @@ def test_unready_outdated_groups_are_replaced_first_and_all_at_once() -> None:
     world = settled(replicas=3)
     world.mute |= {1, 2}
     world.desired = replace(world.desired, revision="rev2")
+    world.step()
+    assert not any(group.draining for group in world.memory.groups.values()), "not to be heard is not to be unready"
+    world.advance(DOUBTED_S)
     world.step()
     draining = {index for index, group in world.memory.groups.items() if group.draining}
     assert draining == {1, 2}

@@ -71,6 +71,8 @@ class World:
     reloads: list[ReloadGroup] = field(default_factory=list)
     bad: set[str] = field(default_factory=set)
     failed: dict[int, ReloadState] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+    """Revisions with which no group ever comes to serve."""
 
     def observe(self) -> Observed:
         leaders = {}
@@ -86,6 +88,10 @@ class World:
         for action in result.actions:
             self.apply(action)
         return result
+
+    def step_without_applying(self) -> Plan:
+        """Look and plan only."""
+        return plan(self.desired, self.observe(), self.memory, self.now)
 
     def settle(self, passes: int = 200) -> Plan:
         """Pass after pass, moving the clock to the next deadline, until nothing is planned and nothing waits."""
@@ -146,6 +152,16 @@ class World:
     def pod(self, group: int, stage: int) -> PodView:
         return next(pod for pod in self.pods.values() if (pod.group, pod.stage) == (group, stage))
 
+    def change(self, **changes: object) -> None:
+        """Want something else; what groups were made of so far is remembered."""
+        before = self.desired
+        history = {**before.history, before.rendering.key: before.rendering}
+        self.desired = replace(before, generation=before.generation + 1, history=history, **changes)  # type: ignore[arg-type]
+
+    def _size(self, revision: str) -> int:
+        sizes = {made.revision: made.stages for made in self.desired.history.values()}
+        return {**sizes, self.desired.revision: self.desired.stages}.get(revision, self.desired.stages)
+
     def _reload(self, group: int, request: ReloadRequest) -> None:
         """Done at once, or refused: the leader's next word says so."""
         if request.model_revision in self.bad:
@@ -179,8 +195,9 @@ class World:
             stage in members
             and members[stage].phase is Phase.RUNNING
             and (stage == 0 or members[stage].told_leader == leader.incarnation)
-            for stage in range(self.desired.stages)
+            for stage in range(self._size(leader.revision))
         )
+        whole = whole and leader.revision not in self.broken
         draining = leader.name in self.draining
         state = GroupState.DRAINING if draining else GroupState.SERVING if whole else GroupState.RECOVERING
         running = self.requests.get(leader.group, 0)

@@ -16,7 +16,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.dynamic import DynamicClient
 
-from bireme_operator.kube.errors import Unavailable, error_of
+from bireme_operator.kube.errors import NotFound, Unavailable, error_of
 from bireme_operator.kube.resources import Resource, resource_of
 
 Object = dict[str, Any]
@@ -58,6 +58,14 @@ class Kube:
     async def list(self, resource: Resource, namespace: str | None, selector: str = "") -> Object:
         """Read all objects live: a consistent read, never an old cache of the server's."""
         return await self._ask("get", resource.path(namespace), {"labelSelector": selector} if selector else {})
+
+    async def serves(self, resource: Resource) -> bool:
+        """Whether the server's discovery names this kind, which it does a moment after a CRD is established."""
+        try:
+            found = await self._ask("get", f"/apis/{resource.api_version}")
+        except NotFound:
+            return False
+        return any(one.get("name") == resource.plural for one in found.get("resources") or ())
 
     async def create(
         self, manifest: Object, *, manager: Manager = Manager.CHILDREN, dry_run: bool = False, strict: bool = False

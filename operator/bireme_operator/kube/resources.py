@@ -31,8 +31,13 @@ SECRETS: Final = Resource("v1", "Secret", "secrets")
 SERVICES: Final = Resource("v1", "Service", "services")
 CONFIG_MAPS: Final = Resource("v1", "ConfigMap", "configmaps")
 SERVICE_ACCOUNTS: Final = Resource("v1", "ServiceAccount", "serviceaccounts")
+ROLES: Final = Resource("rbac.authorization.k8s.io/v1", "Role", "roles")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 APPS: Final = Resource("apps/v1", "Deployment", "deployments")
+REVISIONS: Final = Resource("apps/v1", "ControllerRevision", "controllerrevisions")
+POLICIES: Final = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+NODES: Final = Resource("v1", "Node", "nodes", namespaced=False)
+POD_GROUPS: Final = Resource("scheduling.k8s.io/v1beta1", "PodGroup", "podgroups")
 LEASES: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
 BUDGETS: Final = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 EVENTS: Final = Resource("events.k8s.io/v1", "Event", "events")
@@ -44,8 +49,13 @@ _KNOWN: Final = (
     SERVICES,
     CONFIG_MAPS,
     SERVICE_ACCOUNTS,
+    ROLES,
     ROLE_BINDINGS,
     APPS,
+    REVISIONS,
+    POLICIES,
+    NODES,
+    POD_GROUPS,
     LEASES,
     BUDGETS,
     EVENTS,

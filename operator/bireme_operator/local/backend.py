@@ -90,7 +90,11 @@ class LocalBackend:
 
     def routes(self) -> Routes:
         """Return what the router must know."""
-        names = (self._deployment.model_name, *self._deployment.spec.model.aliases)
+        names = (
+            self._deployment.model_name,
+            *self._deployment.spec.model.aliases,
+            *self._deployment.spec.engine.adapters,
+        )
         return Routes(_ROUTES_VERSION, names, tuple(self._route(pod) for pod in self._leaders()))
 
     def _create(self, made: CreatePod) -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
+from bireme.child import Child
 from bireme.names import Env, Exit
 from bireme_operator.local.addresses import Addresses
-from bireme_operator.local.child import Child
 from bireme_operator.local.clock import Clock
 from bireme_operator.local.errors import PortTaken
 from bireme_operator.local.rundir import RunDir
@@ -158,12 +158,22 @@ class Kubelet:
                 break
             if code in FINAL_EXITS:
                 pod.phase = Phase.EXITED
-            elif not await self._deleted_while_waiting(pod):
-                pod.restarts += 1
-                self._start(pod)
+            else:
+                await self._restart(pod)
             self._changed()
         await pod.deleting.wait()
         self._forget(pod)
+
+    async def _restart(self, pod: Pod) -> None:
+        """Start it again unless it is not wanted any more; what the machine refuses counts as another end."""
+        while not await self._deleted_while_waiting(pod):
+            pod.restarts += 1
+            try:
+                self._start(pod)
+            except OSError as error:
+                self._end(pod, Exit.INTERNAL, f"its process can't be started: {error}")
+            else:
+                return
 
     async def _deleted_while_waiting(self, pod: Pod) -> bool:
         """Wait for the next start; True when the pod is not wanted any more."""
@@ -192,7 +202,7 @@ class Kubelet:
             own[Env.LEADER_ADDRESS] = leader.address
             pod.told_leader = leader.made.incarnation
         pod.started_at = self._clock()
-        pod.child = Child(self._command, {**pod.environment, **own}, pod.log)
+        pod.child = Child(self._command, {**pod.environment, **own}, log=pod.log)
         pod.phase = Phase.RUNNING
         log.info("pod %s runs as process %d at %s", pod.made.name, pod.child.pid, pod.address)
 

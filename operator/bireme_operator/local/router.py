@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
-from bireme.api.router import Router
+from bireme.api.router import CrossRevision, Router
+from bireme.child import Child
 from bireme.names import Exit
 from bireme.wire.routes import Routes, write_routes
-from bireme_operator.local.child import Child
 from bireme_operator.local.rundir import RunDir, replace_file
 from bireme_operator.local.termination import last_words
 
@@ -41,6 +41,10 @@ def router_command(rundir: RunDir, host: str, port: int, settings: Router) -> li
         "total-timeout": limits.total_timeout_seconds,
     }
     flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    flags += ["--processes", str(settings.replicas)] if settings.replicas > 1 else []
+    hedge_s = settings.hedge_after_milliseconds / 1000
+    flags += ["--hedge-after", f"{hedge_s:g}"] if hedge_s else []
+    flags += ["--cross-revision"] if settings.retry.cross_revision is CrossRevision.ALLOW else []
     return [sys.executable, "-m", "bireme_router.main", *flags]
 
 
@@ -95,7 +99,7 @@ class RouterKeeper:
         wait = _FIRST_WAIT_S
         while not self._stopping.is_set():
             started = asyncio.get_running_loop().time()
-            self._child = Child(self._command, {}, self._log)
+            self._child = Child(self._command, log=self._log)
             self._changed()
             code = await self._child.wait()
             self._child = None

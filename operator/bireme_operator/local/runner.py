@@ -85,7 +85,10 @@ class Runner:
             return
         self.deployment = with_checkpoint(self.deployment.to_dict(), wish)
         desired = Desired.of(self.deployment, self.desired.uid)
-        self.desired = replace(desired, generation=self.desired.generation + 1, reload_mode=wish.mode)
+        before = self.desired
+        history = {**before.history, before.rendering.key: before.rendering}
+        generation = before.generation + 1
+        self.desired = replace(desired, generation=generation, reload_mode=wish.mode, history=history)
         self.news.set()
 
     def _pass(self) -> bool:

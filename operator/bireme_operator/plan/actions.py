@@ -58,4 +58,14 @@ class ReloadGroup:
     request: ReloadRequest
 
 
-Action = CreatePod | DeletePod | DrainGroup | TellLeader | ReloadGroup
+@dataclass(frozen=True)
+class LiftGate:
+    """Let a pod to the scheduler that may only take ``node``, whose host name label is ``hostname``."""
+
+    pod: str
+    group: int
+    node: str
+    hostname: str
+
+
+Action = CreatePod | DeletePod | LiftGate | DrainGroup | TellLeader | ReloadGroup

@@ -2,27 +2,44 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final, Self
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from bireme.api import InferenceDeployment
-from bireme.api.deployment import Spec
-from bireme.api.engine import Switch
-from bireme.names import Env
-from bireme_operator.plan.revision import pod_revision
-
-CLAIM_MOUNT: Final = "/bireme/model"
-"""Where a PersistentVolumeClaim with the checkpoint is mounted in a stage pod."""
+from bireme.api.recovery import RecoveryMode
+from bireme.api.rollout import OnFailure
+from bireme.names import Annotation, Env
+from bireme_operator.plan.places import Topology
+from bireme_operator.plan.providers import Gang, gang_of, topology_of
+from bireme_operator.plan.rendering import Rendering
 
 
 @dataclass(frozen=True)
 class RecoveryPolicy:
-    """`spec.recovery`: ``budget`` deaths within ``window_s``; waits double from ``initial_s`` to ``longest_s``."""
+    """`spec.recovery`: ``budget`` deaths within ``window_s``; waits double from ``initial_s`` to ``longest_s``.
+
+    ``whole`` is mode Recreate: whatever is lost, all stages of the group are made anew.
+    """
 
     budget: int
     window_s: float
     initial_s: float
     longest_s: float
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class RolloutPolicy:
+    """`spec.rollout`: how many groups more and fewer than wanted there may be, and how many stay as they are.
+
+    After ``deadline_s`` without progress a rollout has failed; ``roll_back`` says what follows.
+    """
+
+    surge: int = 0
+    unavailable: int = 1
+    partition: int = 0
+    deadline_s: float = 1800.0
+    roll_back: bool = True
 
 
 @dataclass(frozen=True)
@@ -30,7 +47,8 @@ class Desired:
     """One deployment. ``environment`` is the part that all its stage pods share.
 
     ``reload_mode`` says what becomes of running requests when only the checkpoint changes. ``stopping`` asks for the
-    end of everything, gently: all groups are drained and nothing is made anew.
+    end of everything, gently: all groups are drained and nothing is made anew. ``restart`` is the value of the restart
+    annotation: groups made under another are made anew. ``history`` has the renderings of groups still to be changed.
     """
 
     name: str
@@ -47,32 +65,79 @@ class Desired:
     paused: bool = False
     stopping: bool = False
     reload_mode: str = "finish"
+    restart: str = ""
+    rollout: RolloutPolicy = field(default_factory=RolloutPolicy)
+    history: Mapping[str, Rendering] = field(default_factory=dict)
+    custom: bool = False
+    gang: Gang = Gang.NONE
+    topology: Topology = field(default_factory=Topology)
 
     @classmethod
     def of(cls, deployment: InferenceDeployment, uid: str) -> Self:
         """Translate ``deployment``; ``uid`` is the object's identity."""
         spec, meta = deployment.spec, deployment.metadata
-        revision = pod_revision(spec, deployment.model_name)
-        limits = spec.recovery
+        made = Rendering.of(spec, deployment.model_name)
+        limits, rollout, gang = spec.recovery, spec.rollout, gang_of(spec.placement)
         return cls(
             name=meta.name,
             uid=uid,
             generation=meta.generation,
             replicas=spec.replicas,
-            stages=spec.parallelism.pipeline,
-            tensor=spec.parallelism.tensor,
-            revision=revision,
-            model_revision=spec.model.revision,
-            environment=_shared_environment(spec, deployment.model_name, revision),
+            stages=made.stages,
+            tensor=made.tensor,
+            revision=made.revision,
+            model_revision=made.model_revision,
+            environment=made.environment,
+            custom=made.custom,
             recovery=RecoveryPolicy(
                 limits.restart_budget.limit,
                 limits.restart_budget.window_seconds,
                 limits.backoff.initial_seconds,
                 limits.backoff.max_seconds,
+                # A pod that comes later is no member of a gang that was placed before.
+                whole=limits.mode is RecoveryMode.RECREATE or made.custom or gang in {Gang.NATIVE, Gang.KUEUE},
             ),
-            drain_timeout_s=spec.rollout.drain_timeout_seconds,
+            rollout=RolloutPolicy(
+                rollout.max_surge,
+                rollout.max_unavailable,
+                rollout.partition,
+                rollout.progress_deadline_seconds,
+                roll_back=rollout.on_failure is OnFailure.ROLLBACK,
+            ),
+            drain_timeout_s=rollout.drain_timeout_seconds,
             paused=spec.paused,
+            restart=meta.annotations.get(Annotation.RESTART, ""),
+            gang=gang,
+            topology=topology_of(spec.placement),
         )
+
+    @property
+    def rendering(self) -> Rendering:
+        """What new pods are made of."""
+        return Rendering(
+            self.revision, self.stages, self.tensor, self.model_revision, self.environment, custom=self.custom
+        )
+
+    def with_rendering(self, made: Rendering) -> Self:
+        """Return the same wish for pods of another rendering."""
+        return replace(
+            self,
+            revision=made.revision,
+            stages=made.stages,
+            tensor=made.tensor,
+            model_revision=made.model_revision,
+            environment=made.environment,
+            custom=made.custom,
+        )
+
+    def as_made(self, revision: str, model_revision: str) -> Self:
+        """Return what is wanted of a group of another revision; its newest known rendering where the model is unknown.
+
+        A revision that nobody remembers is taken for the present one: its group is made as is wanted now.
+        """
+        known = [made for made in self.history.values() if made.revision == revision]
+        exact = [made for made in known if made.model_revision == model_revision]
+        return self.with_rendering((exact or known)[-1]) if known else self
 
     def stopped(self) -> Self:
         """Return the wish to end everything."""
@@ -99,34 +164,3 @@ class Desired:
             Env.STAGE: str(stage),
             Env.INCARNATION: str(incarnation),
         }
-
-
-def _shared_environment(spec: Spec, model_name: str, revision: str) -> dict[str, str]:
-    engine, parallelism, model = spec.engine, spec.parallelism, spec.model
-    return {
-        Env.STAGES: str(parallelism.pipeline),
-        Env.TENSOR: str(parallelism.tensor),
-        Env.STAGE_LAYERS: ",".join(str(layers) for layers in parallelism.stage_layers or ()),
-        Env.REVISION: revision,
-        Env.MODEL_NAME: model_name,
-        Env.MODEL_ALIASES: ",".join(model.aliases),
-        Env.MODEL_PATH: model_path(spec),
-        Env.MODEL_REVISION: model.revision,
-        Env.MODEL_DTYPE: model.dtype.value,
-        Env.MAX_MODEL_LENGTH: str(engine.max_model_length or 0),
-        Env.MAX_RUNNING_REQUESTS: str(engine.max_running_requests),
-        Env.MAX_BATCHED_TOKENS: str(engine.max_batched_tokens),
-        Env.KV_BYTES: str(engine.kv_cache.byte_count() or 0),
-        Env.PREFIX_CACHING: "1" if engine.prefix_caching is Switch.ENABLED else "0",
-        Env.DRAIN_TIMEOUT: str(spec.rollout.drain_timeout_seconds),
-    }
-
-
-def model_path(spec: Spec) -> str:
-    """Return where the checkpoint lies as the stage sees it."""
-    source = spec.model.source
-    if source.path is not None:
-        return source.path
-    assert source.persistent_volume_claim is not None, "the API refuses the other sources"
-    inside = source.persistent_volume_claim.path
-    return CLAIM_MOUNT if inside == "." else f"{CLAIM_MOUNT}/{inside}"

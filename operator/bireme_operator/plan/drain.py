@@ -27,12 +27,14 @@ def handover_times(group: Group, desired: Desired) -> tuple[float, float]:
 def drain(group: Group, desired: Desired, now: float) -> Iterator[DrainGroup | DeletePod]:
     """Take the next step of a drain that is under way."""
     deadline, end = handover_times(group, desired)
-    if _has_work(group) and now < end:
+    if not desired.custom and _has_work(group) and now < end:
         if group.document is not None and not group.document.draining:
             yield DrainGroup(group.index, group.stages[0].name, max(deadline - now, 0.0))
         return
+    # An engine that is not ours is not asked to drain: it has its grace period for that.
+    grace_s, why = (desired.drain_timeout_s, "is to go") if desired.custom else (STOP_GRACE_S, "is drained")
     for pod in group.living:
-        yield DeletePod(pod.name, STOP_GRACE_S, "the group is drained")
+        yield DeletePod(pod.name, grace_s, f"the group {why}")
 
 
 def _has_work(group: Group) -> bool:

@@ -1,7 +1,8 @@
 """All stages of a group or none: which stage pods to make and which to end, so that half a group never lasts.
 
 Missing stages are made in one pass, the leader first, because the others need its address. A wait after a death holds
-the whole group. A pod is replaced without waiting for its predecessor to be gone: names and addresses differ.
+the whole group. A pod is replaced without waiting for its predecessor to be gone: names and addresses differ. Where a
+group is made anew as a whole, the pods of its earlier making are ended by `fence`.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Final
 from bireme.names import Env
 from bireme_operator.plan.actions import CreatePod, DeletePod
 from bireme_operator.plan.desired import Desired
+from bireme_operator.plan.gates import is_stuck
 from bireme_operator.plan.group import Group
 from bireme_operator.plan.observed import Phase, PodView
 from bireme_operator.plan.recovery import is_spent, wait_of
@@ -38,6 +40,9 @@ def repair(group: Group, desired: Desired, now: float) -> Iterator[CreatePod | D
     spent = [pod for pod in group.stages.values() if is_spent(pod)]
     for pod in spent:
         yield DeletePod(pod.name, LOST_GRACE_S, _why(pod))
+    if is_stuck(group, now):
+        yield from _take_back(group)
+        return
     if wait_of(group.memory, desired.recovery, now).until > now:
         return
     missing = set(range(desired.stages)) - (group.stages.keys() - {pod.stage for pod in spent})
@@ -46,13 +51,20 @@ def repair(group: Group, desired: Desired, now: float) -> Iterator[CreatePod | D
         yield _create(group, stage, desired, alone=alone)
 
 
+def _take_back(group: Group) -> Iterator[DeletePod]:
+    """End what was let go and found no node; of a group that never served also what did, for it holds devices."""
+    for pod in group.stages.values():
+        if not is_spent(pod) and (not pod.node or not group.memory.served):
+            yield DeletePod(pod.name, LOST_GRACE_S, "no node takes the whole group after all")
+
+
 def _why(pod: PodView) -> str:
     return f"node {pod.node} is lost" if pod.node_lost else f"stage {pod.stage} ended: {pod.message or pod.exit_code}"
 
 
 def _create(group: Group, stage: int, desired: Desired, *, alone: bool) -> CreatePod:
     """Make one stage, of what its surviving peers serve: a checkpoint that is still to be loaded may be no good."""
-    incarnation = group.memory.incarnations.get(stage, 0) + 1
+    incarnation = group.memory.making or group.memory.incarnation(stage) + 1
     environment, model_revision = desired.pod_environment(group.index, stage, incarnation), desired.model_revision
     if group.memory.source and not alone:
         model_revision = group.memory.model_revision

@@ -13,7 +13,8 @@ from bireme.wire.state import StateDocument
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.memory import GroupMemory, Purpose
 from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
-from bireme_operator.plan.recovery import wait_of
+from bireme_operator.plan.providers import Gang
+from bireme_operator.plan.recovery import making_of, wait_of
 
 RELOAD_FAILED: Final = "Failed"
 RELOAD_PHASES: Final[Mapping[str, Reason]] = {
@@ -22,6 +23,8 @@ RELOAD_PHASES: Final[Mapping[str, Reason]] = {
     "Committing": Reason.COMMITTING,
 }
 """`ReloadState.phase` while a reload is under way."""
+DOUBTED_S: Final = 30.0
+"""A group that served and whose stages all run is in doubt, not unready, while its leader is not heard for so long."""
 _STATES: Final[Mapping[str, GroupState]] = {state.value: state for state in GroupState}
 
 
@@ -44,7 +47,9 @@ class Verdict:
 class Group:
     """``stages`` has the newest living pod of each stage; ``surplus`` are pods that should not be.
 
-    ``document`` is what the leader says, None when it may not be believed.
+    ``document`` is what the leader says, None when it may not be believed. ``size`` is how many stages it is to have.
+    ``unheard_s`` is for how long nobody has heard the leader of a group that served and whose stages all run: it may
+    well serve. None for all other groups.
     """
 
     memory: GroupMemory
@@ -53,6 +58,8 @@ class Group:
     deleting: Sequence[PodView]
     document: StateDocument | None
     verdict: Verdict
+    size: int
+    unheard_s: float | None = None
 
     @property
     def index(self) -> int:
@@ -63,6 +70,11 @@ class Group:
     def moving(self) -> bool:
         """Whether the group is to be had elsewhere, because one of its nodes is to be emptied."""
         return any(pod.node_leaving for pod in self.stages.values())
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the group may serve although nobody hears it: an operator that has just begun hears none."""
+        return self.unheard_s is not None and self.unheard_s < DOUBTED_S
 
     @property
     def living(self) -> list[PodView]:
@@ -82,7 +94,9 @@ class Group:
         return self.memory.model_revision or next((pod.model_revision for pod in self.living), "")
 
     def outdated(self, desired: Desired) -> bool:
-        """Whether the pods must be made anew: another rendering, or a checkpoint that never came to serve."""
+        """Whether the pods must be made anew: other rendering, restart, or a checkpoint that never came to serve."""
+        if self.memory.revision != desired.revision or self.memory.restart != desired.restart:
+            return True
         if any(pod.revision != desired.revision for pod in self.living):
             return True
         return not self.memory.served and any(pod.model_revision != desired.model_revision for pod in self.living)
@@ -97,19 +111,40 @@ class Group:
 
 
 def look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) -> Group:
-    """Gather what is known of one group."""
+    """Gather what is known of one group; ``desired`` is what is wanted of this very group."""
     pods = observed.by_group.get(memory.index, ())
     living = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: pod.incarnation)
-    stages = {pod.stage: pod for pod in living if pod.stage < desired.stages}
+    memory = replace(memory, making=making_of(memory, living, desired))
+    stages = {pod.stage: pod for pod in living if pod.stage < desired.stages and pod.incarnation >= memory.making}
     surplus = [pod for pod in living if pod not in stages.values()]
     leader = observed.leader(memory.index, stages.get(0))
     if leader is not None and not leader.fresh(now, since=max(pod.started_at for pod in stages.values())):
         leader = replace(leader, connected=False)
     document = leader.document if leader and leader.connected else None
+    memory = replace(memory, halfway_since=_halfway(memory, stages, desired, now))
     verdict = judge(memory, stages, leader, desired, now)
+    unheard_s = None if document else _unheard_s(memory, stages, leader, desired, now)
     if memory.index in observed.without_quota and not memory.draining and not memory.failure:
         verdict = Verdict(GroupState.PENDING, Reason.QUOTA, observed.without_quota[memory.index])
-    return Group(memory, stages, surplus, [pod for pod in pods if pod.deleting], document, verdict)
+    return Group(
+        memory, stages, surplus, [pod for pod in pods if pod.deleting], document, verdict, desired.stages, unheard_s
+    )
+
+
+def _unheard_s(
+    memory: GroupMemory, stages: Mapping[int, PodView], leader: LeaderView | None, desired: Desired, now: float
+) -> float | None:
+    running = [pod for pod in stages.values() if pod.phase is Phase.RUNNING and not pod.node_lost]
+    if desired.custom or not memory.served or memory.draining or memory.failure or len(running) < desired.stages:
+        return None
+    return now - max([*(pod.started_at for pod in running), leader.heard_at if leader else 0.0])
+
+
+def _halfway(memory: GroupMemory, stages: Mapping[int, PodView], desired: Desired, now: float) -> float | None:
+    """Since when a stage that was let to the scheduler has found no node."""
+    if desired.gang is not Gang.GATES or not any(pod.aim and not pod.node and not pod.gated for pod in stages.values()):
+        return None
+    return now if memory.halfway_since is None else memory.halfway_since
 
 
 def remember_seen(group: Group) -> GroupMemory:
@@ -143,7 +178,10 @@ def judge(
         return _draining(memory, leader)
     if memory.failure:
         return Verdict(GroupState.FAILED, memory.failure.reason, memory.failure.message)
-    return _incomplete(memory, stages, desired, now) or _as_the_leader_says(memory, stages, leader, desired)
+    incomplete = _incomplete(memory, stages, desired, now)
+    if incomplete or not desired.custom:
+        return incomplete or _as_the_leader_says(memory, stages, leader, desired)
+    return _as_the_pods_say(memory, stages)
 
 
 def _draining(memory: GroupMemory, leader: LeaderView | None) -> Verdict:
@@ -167,6 +205,9 @@ def _incomplete(memory: GroupMemory, stages: Mapping[int, PodView], desired: Des
     if wait.until > now or any(pod.phase is Phase.BACKING_OFF for pod in stages.values()):
         message = f"stage {listed} waits after {max(wait.deaths, 1)} ends in a row; the last: {memory.last_death}"
         return Verdict(GroupState.BACKING_OFF, Reason.CRASH_LOOP, message)
+    if any(pod.gated for pod in stages.values()):
+        state = GroupState.RECOVERING if memory.served else GroupState.PENDING
+        return Verdict(state, Reason.GATED, f"stage {listed} waits for a place for the whole group")
     unplaced = [pod for pod in stages.values() if pod.unplaced]
     if unplaced:
         message = f"stage {unplaced[0].stage} has no node: {unplaced[0].message}"
@@ -176,6 +217,15 @@ def _incomplete(memory: GroupMemory, stages: Mapping[int, PodView], desired: Des
         return Verdict(GroupState.STARTING, Reason.PULLING, f"stage {listed} is being started")
     reason = Reason.LEADER_LOST if 0 in down else Reason.STAGE_LOST
     return Verdict(GroupState.RECOVERING, reason, f"stage {listed} is being started again; {memory.last_death}")
+
+
+def _as_the_pods_say(memory: GroupMemory, stages: Mapping[int, PodView]) -> Verdict:
+    """Of an engine that is not ours nothing is known but the readiness of its pods."""
+    unready = [str(stage) for stage, pod in sorted(stages.items()) if not pod.ready]
+    if not unready:
+        return Verdict(GroupState.SERVING, Reason.NONE, "", max(memory.making, 1))
+    state = GroupState.RECOVERING if memory.served else GroupState.STARTING
+    return Verdict(state, Reason.LOADING, f"stage {', '.join(unready)} is not ready by its own probe")
 
 
 def _failed_to_reload(document: StateDocument, desired: Desired) -> Verdict:

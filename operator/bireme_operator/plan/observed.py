@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Final
 
 from bireme.wire.state import StateDocument
+from bireme_operator.plan.places import Needs, NodeView
 
 WATCH_INTERVAL_S: Final = 1.0
 SILENT_AFTER_S: Final = 3 * WATCH_INTERVAL_S
@@ -32,7 +33,9 @@ class PodView:
     ``told_leader`` is the incarnation of the leader that this start of the pod last heard of. ``started_at`` is the
     start of the running process in Unix seconds, by the clock of who looks. A ``deleting`` pod is on its way out and
     stands for nothing. ``node`` is where it runs; ``unplaced`` says that no node takes it (``message`` has why),
-    ``node_lost`` that its node is dead by the word of two witnesses, ``node_leaving`` that it is to be emptied.
+    ``node_lost`` that its node is dead by the word of two witnesses, ``node_leaving`` that it is to be emptied. A
+    ``gated`` pod is not let to the scheduler yet; ``aim`` is the host name of the node that it was let go for.
+    ``ready`` is the word of its readiness probe, which counts for engines that are not ours.
     """
 
     name: str
@@ -53,6 +56,9 @@ class PodView:
     unplaced: bool = False
     node_lost: bool = False
     node_leaving: bool = False
+    gated: bool = False
+    aim: str = ""
+    ready: bool = False
 
     @property
     def deaths(self) -> int:
@@ -82,13 +88,16 @@ class Observed:
     """One consistent look. ``leaders`` by group index; a leader that never spoke is absent.
 
     ``refusal`` has the backend's words when it can't make pods as they are wanted now, ``without_quota`` what it said
-    when there was no room for a whole group, by group index.
+    when there was no room for a whole group, by group index. ``nodes`` are all nodes with what is free on them and
+    ``needs`` what a stage asks of one; they are read only when a pod waits at its gate, None where they can't be.
     """
 
     pods: tuple[PodView, ...] = ()
     leaders: Mapping[int, LeaderView] = field(default_factory=dict)
     refusal: str = ""
     without_quota: Mapping[int, str] = field(default_factory=dict)
+    nodes: tuple[NodeView, ...] | None = None
+    needs: Needs = field(default_factory=Needs)
 
     @cached_property
     def by_group(self) -> Mapping[int, tuple[PodView, ...]]:

@@ -11,15 +11,18 @@ from bireme.api.status import Status
 from bireme_operator.plan.actions import Action, CreatePod, DeletePod
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.drain import drain, handover_times
+from bireme_operator.plan.fallback import gave_up, remember_rollout, target
 from bireme_operator.plan.gang import clear, fence, repair
+from bireme_operator.plan.gates import RETRY_S, STUCK_S, allot
 from bireme_operator.plan.group import Group, look, remember_seen, remember_verdict
 from bireme_operator.plan.leader import introduce
 from bireme_operator.plan.memory import Draining, GroupMemory, Memory, Purpose
 from bireme_operator.plan.news import News, news
 from bireme_operator.plan.observed import SILENT_AFTER_S, WATCH_INTERVAL_S, Observed
+from bireme_operator.plan.own import as_wanted, came_back, settled
 from bireme_operator.plan.recovery import charge, wait_of
 from bireme_operator.plan.reload import to_reload
-from bireme_operator.plan.rollout import to_roll
+from bireme_operator.plan.rollout import deadline, to_roll
 from bireme_operator.plan.scale import to_add, to_remove
 from bireme_operator.status import describe
 
@@ -38,22 +41,29 @@ class Plan:
     wake_at: float | None
 
 
-def plan(desired: Desired, observed: Observed, memory: Memory, now: float) -> Plan:
+def plan(wish: Desired, observed: Observed, memory: Memory, now: float) -> Plan:
     """Plan one pass. ``memory`` is what the previous pass left (kept in status)."""
+    desired = target(wish, memory)
     groups = [_look(known, desired, observed, now) for known in _charged(desired, observed, memory, now)]
     actions: list[Action] = []
     if not desired.paused and not observed.refusal:
         groups = _decide(groups, desired, observed, memory, now)
+        allotted = allot(groups, desired, observed)
+        groups = list(allotted.groups)
         actions = [action for group in groups for action in _steps(group, desired, now)]
-        actions += to_reload(groups, desired)
-    after = _remember(memory, groups, actions, now)
-    status, conditions = describe(desired, groups, after, now, observed.refusal)
+        actions += [*allotted.lifts, *to_reload(groups, desired)]
+    after = _remember(remember_rollout(memory, groups, wish, now), groups, actions, now)
+    status, conditions = describe(wish, groups, after, now, observed.refusal)
+    if target(wish, after) != desired:
+        dues = [now]  # a rollout was given up just now
+    else:
+        dues = [*_deadlines(groups, desired, observed, now), *_rollout_deadline(wish, after, now)]
     return Plan(
         tuple(actions),
         status,
         tuple(news(memory, after, actions)),
         replace(after, conditions=conditions),
-        min(_deadlines(groups, desired, observed, now), default=None),
+        min(dues, default=None),
     )
 
 
@@ -62,25 +72,34 @@ def _charged(desired: Desired, observed: Observed, memory: Memory, now: float) -
     for index in sorted(memory.groups.keys() | observed.by_group.keys()):
         pods = observed.by_group.get(index, ())
         known = memory.groups.get(index) or GroupMemory.new(index, now)
+        if came_back(known, pods):
+            known = known.rolled(now)
         if pods or not known.draining:
-            yield charge(known, pods, desired, now)
+            yield settled(charge(known, pods, as_wanted(desired, known), now), pods, desired)
         elif known.draining.purpose is Purpose.ROLL:
-            yield replace(known, draining=None, epoch=0, down_since=now, counted={})
+            yield settled(known.rolled(now), pods, desired)
+
+
+def _rollout_deadline(wish: Desired, memory: Memory, now: float) -> Iterator[float]:
+    progress = memory.progress
+    if progress and not progress.idle and not progress.failed and gave_up(wish, memory) is None:
+        yield max(deadline(progress, wish), now)
 
 
 def _look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) -> Group:
-    group = look(memory, desired, observed, now)
+    group = look(memory, as_wanted(desired, memory), observed, now)
     return replace(group, memory=remember_seen(group))
 
 
 def _decide(groups: Sequence[Group], desired: Desired, observed: Observed, memory: Memory, now: float) -> list[Group]:
     """Make the choices that concern several groups: which are to be, to go, to be rolled."""
     floor = _floor(memory, groups)
-    new = [GroupMemory.new(index, now, desired.stages, floor) for index in to_add(groups, desired)]
-    groups = [*groups, *(_look(known, desired, observed, now) for known in new)]
+    new = [GroupMemory.new(index, now, floor) for index in to_add(groups, desired)]
+    groups = [*groups, *(_look(settled(known, (), desired), desired, observed, now) for known in new)]
     leave = Draining(now, Purpose.STOP if desired.stopping else Purpose.SCALE_DOWN)
-    drains = dict.fromkeys(to_roll(groups, desired), Draining(now, Purpose.ROLL))
-    drains |= dict.fromkeys(to_remove(groups, desired), leave)
+    drains = dict.fromkeys(to_remove(groups, desired), leave)
+    rest = [group for group in groups if group.index not in drains]
+    drains |= {index: Draining(now, purpose) for index, purpose in to_roll(rest, desired).items()}
     return [
         _look(replace(group.memory, draining=drains[group.index]), desired, observed, now)
         if group.index in drains
@@ -89,7 +108,8 @@ def _decide(groups: Sequence[Group], desired: Desired, observed: Observed, memor
     ]
 
 
-def _steps(group: Group, desired: Desired, now: float) -> Iterator[Action]:
+def _steps(group: Group, wish: Desired, now: float) -> Iterator[Action]:
+    desired = as_wanted(wish, group.memory)
     if group.memory.draining:
         yield from drain(group, desired, now)
     elif group.memory.failure:
@@ -114,7 +134,7 @@ def _remember(memory: Memory, groups: Sequence[Group], actions: Sequence[Action]
             leaving=group.memory.leaving | (ended & group.memory.counted.keys()),
             last_death=_lost_nodes(group) or group.memory.last_death,
         )
-    return Memory(kept, memory.conditions, _floor(memory, groups))
+    return replace(memory, groups=kept, floor=_floor(memory, groups))
 
 
 def _lost_nodes(group: Group) -> str:
@@ -124,7 +144,8 @@ def _lost_nodes(group: Group) -> str:
 def _floor(memory: Memory, groups: Sequence[Group]) -> int:
     """Return the highest incarnation of any group that is gone: its index may be used again, its incarnations not."""
     gone = memory.groups.keys() - {group.index for group in groups}
-    return max([memory.floor, *(n for index in gone for n in memory.groups[index].incarnations.values())])
+    ended = [memory.groups[index] for index in gone]
+    return max([memory.floor, *(max([group.floor, *group.incarnations.values()]) for group in ended)])
 
 
 def _deadlines(groups: Sequence[Group], desired: Desired, observed: Observed, now: float) -> Iterator[float]:
@@ -134,6 +155,12 @@ def _deadlines(groups: Sequence[Group], desired: Desired, observed: Observed, no
             yield observed.leaders[group.index].heard_at + SILENT_AFTER_S
         elif group.index in observed.leaders:
             # What the leader said is older than the start of one of its stages; it says it again in an interval.
+            yield now + WATCH_INTERVAL_S
+        if group.memory.halfway_since is not None:
+            yield max(group.memory.halfway_since + STUCK_S, now)
+        if any(pod.gated for pod in group.stages.values()):
+            yield now + RETRY_S
+        if group.in_doubt:
             yield now + WATCH_INTERVAL_S
         wait = wait_of(group.memory, desired.recovery, now)
         if wait.until > now and not group.memory.failure:

@@ -54,6 +54,26 @@ def wait_of(memory: GroupMemory, policy: RecoveryPolicy, now: float) -> Wait:
     return Wait(memory.deaths[-1] + delay_s(deaths, policy), deaths)
 
 
+def making_of(memory: GroupMemory, living: Sequence[PodView], desired: Desired) -> int:
+    """Return the incarnation that all stages of a group have together, 0 where they are made anew one by one.
+
+    It rises when a stage that has been made is lost. What began a higher one before the operator ended is carried on:
+    the pods tell, so nothing is made twice.
+    """
+    if not desired.recovery.whole:
+        return 0
+    highest = max([memory.floor, *memory.incarnations.values(), *(pod.incarnation for pod in living)])
+    making = highest if memory.making else 0
+    made = {pod.stage: pod for pod in living if pod.incarnation >= making}
+    lost = [
+        stage
+        for stage in range(desired.stages)
+        if (stage not in made or is_spent(made[stage]) or (making and made[stage].deaths))
+        and memory.incarnation(stage) >= making
+    ]
+    return highest + 1 if lost else making
+
+
 def is_spent(pod: PodView) -> bool:
     """Whether a pod must be made anew: its end was final, its node is dead, or it crashes again and again in place."""
     crash_loop = pod.phase is Phase.BACKING_OFF and pod.restarts >= CRASH_LOOP_RESTARTS
@@ -73,6 +93,8 @@ def charge(memory: GroupMemory, pods: Sequence[PodView], desired: Desired, now: 
         return replace(memory, counted={name: pod.deaths for name, pod in present.items()})
     new = {name: pod.deaths - memory.counted.get(name, 0) for name, pod in present.items()}
     deaths = sum(new.values()) + len(vanished)
+    if desired.recovery.whole:
+        deaths = min(deaths, 1)  # one loss takes the others along
     last = [_last_words(pod) for name, pod in present.items() if new[name] > 0] + [
         f"pod {name} is gone" for name in sorted(vanished)
     ]
@@ -95,9 +117,10 @@ def _forgive(memory: GroupMemory, desired: Desired) -> GroupMemory:
 
 def _key(reason: Reason, desired: Desired) -> str:
     """Name what must change before another try makes sense."""
+    restart = f", restart {desired.restart}" if desired.restart else ""
     if reason is Reason.BUDGET_EXHAUSTED:
-        return f"generation {desired.generation}"
-    return f"revision {desired.revision}, checkpoint {desired.model_revision}"
+        return f"generation {desired.generation}{restart}"
+    return f"revision {desired.revision}, checkpoint {desired.model_revision}{restart}"
 
 
 def _final(pods: Iterable[PodView], desired: Desired) -> Failure | None:

@@ -12,7 +12,7 @@ from bireme.wire.state import ReloadRequest
 from bireme_operator.plan.actions import ReloadGroup
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.group import RELOAD_FAILED, RELOAD_PHASES, Group
-from bireme_operator.plan.scale import is_leaving
+from bireme_operator.plan.rollout import is_leaving
 
 LONGEST_FINISH_S: Final = 60.0
 """New requests wait while running ones finish under the old weights, so this ends before their clients give up."""
@@ -28,7 +28,8 @@ def to_reload(groups: Sequence[Group], desired: Desired) -> list[ReloadGroup]:
         return []
     stale = [group for group in staying if group.memory.draining is None and group.stale(desired)]
     stale = [group for group in stale if not group.outdated(desired)]
-    return [_reload(group, desired) for group in sorted(stale, key=lambda g: (g.running_requests, g.index))[:1]]
+    ranked = sorted(stale, key=lambda group: (group.running_requests, group.index))
+    return [_reload(group, desired) for group in ranked[: len(ranked) - desired.rollout.partition][:1]]
 
 
 def _goes_elsewhere(group: Group, desired: Desired) -> bool:
@@ -40,7 +41,8 @@ def _refuses(group: Group, desired: Desired) -> bool:
     if group.document is None:
         return False
     reload = group.document.reload
-    return reload.phase == RELOAD_FAILED and reload.final and reload.wish == desired.generation
+    same = reload.wish == desired.generation and reload.model_revision == desired.model_revision
+    return reload.phase == RELOAD_FAILED and reload.final and same
 
 
 def _reload(group: Group, desired: Desired) -> ReloadGroup:

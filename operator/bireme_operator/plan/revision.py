@@ -9,6 +9,8 @@ import json
 from typing import Any, Final
 
 from bireme.api.deployment import Spec
+from bireme.api.engine import EngineType
+from bireme_operator.plan.paths import model_path
 
 # What each value was when this table was first released. Never edit a line: add one for a new field, with the value
 # that means "as before". tests/planner/test_revision.py holds golden hashes.
@@ -18,6 +20,7 @@ BASELINE: Final[dict[str, Any]] = {
     "tensor": 1,
     "pipeline": 1,
     "stageLayers": None,
+    "experts": "Inner",
     "engine": "Bireme",
     "maxModelLength": None,
     "maxRunningRequests": 64,
@@ -26,10 +29,13 @@ BASELINE: Final[dict[str, Any]] = {
     "kvCacheBytes": None,
     "kvCacheDtype": "auto",
     "prefixCaching": "Enabled",
+    "speculation": 0,
+    "adapters": {},
     "args": {},
     "templateMetadata": {},
     "templateSpec": {},
     "volumeSource": None,
+    "customCheckpoint": None,
 }
 
 
@@ -48,6 +54,7 @@ def _rendered(spec: Spec) -> dict[str, Any]:
         "quantization": spec.model.quantization.value,
         "tensor": parallelism.tensor,
         "pipeline": parallelism.pipeline,
+        "experts": parallelism.experts.value,
         "stageLayers": None if layers is None else list(layers),
         "engine": engine.type.value,
         "maxModelLength": engine.max_model_length,
@@ -57,10 +64,14 @@ def _rendered(spec: Spec) -> dict[str, Any]:
         "kvCacheBytes": engine.kv_cache.byte_count(),
         "kvCacheDtype": engine.kv_cache.dtype.value,
         "prefixCaching": engine.prefix_caching.value,
+        "speculation": engine.speculation,
+        "adapters": dict(engine.adapters),
         "args": dict(engine.args),
         "templateMetadata": spec.template.metadata,
         "templateSpec": spec.template.spec,
         "volumeSource": _volume(spec),
+        # Another engine can't be asked to reload, so its checkpoint is a matter of its pods.
+        "customCheckpoint": [spec.model.revision, model_path(spec)] if engine.type is EngineType.CUSTOM else None,
     }
 
 

@@ -9,21 +9,17 @@ from collections.abc import Sequence
 
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.group import Group
-from bireme_operator.plan.memory import Purpose
-
-
-def is_leaving(group: Group) -> bool:
-    """Whether the group is on its way out for good (a rollout brings it back under its index)."""
-    return group.memory.draining is not None and group.memory.draining.purpose is not Purpose.ROLL
+from bireme_operator.plan.rollout import is_leaving, surge
 
 
 def wanted_count(groups: Sequence[Group], desired: Desired) -> int:
-    """Return how many groups there should be: one more than `spec.replicas` while any is to be had elsewhere.
+    """Return how many groups there should be: more than `spec.replicas` while any is to be had elsewhere or anew.
 
-    It is built before the other goes, so a cordon costs no capacity; where there is no room, nothing goes.
+    They are built before the others go, so a cordon costs no capacity; where there is no room, nothing goes.
     """
-    moving = any(group.moving for group in groups if not is_leaving(group))
-    return desired.replicas + (moving and desired.replicas > 0)
+    staying = [group for group in groups if not is_leaving(group)]
+    moving = any(group.moving for group in staying)
+    return desired.replicas + max(int(moving), surge(staying, desired)) * (desired.replicas > 0)
 
 
 def to_remove(groups: Sequence[Group], desired: Desired) -> list[int]:
@@ -39,6 +35,8 @@ def to_remove(groups: Sequence[Group], desired: Desired) -> list[int]:
             -group.index,
         ),
     )
+    if desired.replicas and any(group.in_doubt for group in staying):
+        return []  # who is the least useful is known in a moment
     excess = len(staying) - wanted_count(groups, desired)
     return [group.index for group in ranked[:excess]] if excess > 0 else _moved(ranked, desired)
 

@@ -18,7 +18,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "topologySpreadConstraints": "topologyKey",
     "hostAliases": "ip",
 }
-_APPENDED: Final = ("tolerations",)
+_APPENDED: Final = ("tolerations", "schedulingGates")
 _UNIONS: Final = ("env", "volumes")
 """Entries that have one source of several: to give another source is to take the first one away."""
 

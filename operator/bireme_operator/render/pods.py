@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bireme.api.deployment import Spec
+from bireme.api.engine import EngineType
 from bireme.api.local import WORKER_CONTAINER
 from bireme.names import Env, Label, Port
 from bireme_operator.plan.actions import CreatePod
-from bireme_operator.plan.desired import CLAIM_MOUNT
+from bireme_operator.plan.paths import CLAIM_MOUNT
 from bireme_operator.render.errors import InvalidTemplate
+from bireme_operator.render.gang import gang_of_pod
 from bireme_operator.render.merge import merge
 from bireme_operator.render.owned import Object, Owner, metadata
 from bireme_operator.render.security import CONTAINER_SECURITY, POD_SECURITY
@@ -62,7 +64,7 @@ def render_pod(made: CreatePod, owner: Owner, spec: Spec, *, image: str, token_s
         "spec": _spec(made, owner, spec, image, token_secret),
     }
     merged: Object = merge(pod, {"metadata": template.metadata, "spec": template.spec})
-    return merged
+    return merge(merged, gang_of_pod(made, owner, spec))  # type: ignore[no-any-return]
 
 
 def refuse_what_is_ours(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
@@ -116,7 +118,22 @@ def _spec(made: CreatePod, owner: Owner, spec: Spec, image: str, token_secret: s
     }
 
 
+def _custom(made: CreatePod, owner: Owner, spec: Spec) -> Object:
+    """Somebody else's engine: image, command and probes are the template's, ours is only what it must be told."""
+    arguments = [f"--{name}={value}" for name, value in spec.engine.args.items()]
+    return {
+        "name": WORKER_CONTAINER,
+        "env": _environment(made, owner),
+        "securityContext": CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(spec),
+        **({"args": arguments} if arguments else {}),
+    }
+
+
 def _worker(made: CreatePod, owner: Owner, spec: Spec, image: str) -> Object:
+    if spec.engine.type is EngineType.CUSTOM:
+        return _custom(made, owner, spec)
     return {
         "name": WORKER_CONTAINER,
         "image": image,

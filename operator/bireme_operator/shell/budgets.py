@@ -7,7 +7,6 @@ from bireme.names import Label
 from bireme_operator.kube.client import Kube
 from bireme_operator.kube.errors import Conflict, NotFound
 from bireme_operator.kube.resources import BUDGETS
-from bireme_operator.plan.memory import GroupMemory
 from bireme_operator.render.budgets import budget_name, render_budget
 from bireme_operator.render.owned import Owner
 
@@ -29,11 +28,10 @@ class Budgets:
             for one in found["items"]
         }
 
-    async def keep(self, groups: Mapping[int, GroupMemory], stages: int) -> None:
-        """Make those that are missing, delete those whose group is gone."""
-        wanted = {index for index, group in groups.items() if group.served}
-        for index in sorted(wanted):
-            if self._known.get(index, ("", 0))[1] != stages:
+    async def keep(self, groups: Mapping[int, int]) -> None:
+        """Make those that are missing, delete those whose group is gone. ``groups`` has sizes, 0 without a budget."""
+        for index, stages in sorted(groups.items()):
+            if stages and self._known.get(index, ("", 0))[1] != stages:
                 made = await self.kube.apply(render_budget(self.owner, index, stages))
                 self._known[index] = made["metadata"]["uid"], stages
         for index in self._known.keys() - groups.keys():

@@ -11,11 +11,16 @@ from typing import Final
 import msgspec
 
 from bireme.api import InferenceDeployment
+from bireme.api.deployment import Spec
+from bireme.api.engine import EngineType
 from bireme.names import Label
 from bireme.wire.routes import Routes
 from bireme_operator.kube.client import Kube
-from bireme_operator.kube.errors import AlreadyExists, NotFound
+from bireme_operator.kube.errors import AlreadyExists, NotFound, QuotaExceeded, Refused
 from bireme_operator.kube.resources import PODS
+from bireme_operator.render.endpoint import render_custom_endpoint
+from bireme_operator.render.errors import InvalidTemplate
+from bireme_operator.render.network import render_policy
 from bireme_operator.render.owned import Object, Owner
 from bireme_operator.render.router import ROUTER, ROUTES_MARK, mark_of, render_router, render_routes
 from bireme_operator.render.services import render_stages_service
@@ -49,19 +54,32 @@ class Children:
         self._applied.clear()
         self._routes = None
 
-    async def apply(self, deployment: InferenceDeployment, groups: Sequence[int]) -> None:
-        """Bring all objects but the routes to what is wanted; ``groups`` are those that exist or are to be."""
+    async def apply(self, deployment: InferenceDeployment, groups: Sequence[int]) -> str:
+        """Bring all objects but the routes to what is wanted; ``groups`` are those that exist or are to be.
+
+        Return why the server does not take the endpoint as it is wanted, or nothing.
+        """
         self.highest = max([self.highest, deployment.spec.replicas - 1, *groups])
         await self._create_once(render_secret(self.owner, capacity(self.highest), self.master_key))
         await self._apply(render_stages_service(self.owner))
-        for manifest in render_router(
-            self.owner, deployment.spec, image=self.router_image, token_secret=self.token_secret
-        ):
-            await self._apply(manifest)
+        await self._apply(render_policy(self.owner, deployment.spec))
+        try:
+            for manifest in self._endpoint(deployment.spec):
+                await self._apply(manifest)
+        except QuotaExceeded:
+            raise
+        except (Refused, InvalidTemplate) as error:
+            return str(error)
+        return ""
 
-    async def publish(self, routes: Routes, now: float) -> float | None:
+    def _endpoint(self, spec: Spec) -> list[Object]:
+        if spec.engine.type is EngineType.CUSTOM:
+            return [render_custom_endpoint(self.owner, spec)]
+        return render_router(self.owner, spec, image=self.router_image, token_secret=self.token_secret)
+
+    async def publish(self, routes: Routes | None, now: float) -> float | None:
         """Tell the router its groups, at most every quarter of a second; when it should be tried again, if at all."""
-        if routes == self._routes:
+        if routes is None or routes == self._routes:
             return None
         if now - self._routes_at < _ROUTES_EVERY_S:
             return self._routes_at + _ROUTES_EVERY_S

@@ -9,22 +9,28 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Final
 
 import aiohttp
 import kopf
 
 from bireme_operator.kube.client import Kube, connected
+from bireme_operator.kube.errors import KubeError
+from bireme_operator.kube.resources import DEPLOYMENTS
 from bireme_operator.local.clock import steady_clock
 from bireme_operator.queue import WorkQueue
 from bireme_operator.shell.case import Tools
 from bireme_operator.shell.election import Candidate, Election
 from bireme_operator.shell.handlers import registry_of
 from bireme_operator.shell.nodes import Nodes
+from bireme_operator.shell.places import Places
 from bireme_operator.shell.reconciler import Reconciler
 from bireme_operator.shell.settings import Settings
 from bireme_operator.shell.store import Key, Store
 
 log = logging.getLogger(__name__)
+
+_CRD_RETRY_S: Final = 0.5
 
 Visit = Callable[[Key], Awaitable[float | None]]
 Worker = Callable[[WorkQueue[Key], Visit], Awaitable[None]]
@@ -43,6 +49,7 @@ async def run(settings: Settings, worker: Worker, stop: asyncio.Event) -> None:
 class _Operator:
     def __init__(self, settings: Settings, kube: Kube, session: aiohttp.ClientSession) -> None:
         self._settings = settings
+        self._kube = kube
         # Delays and documents are dated by a clock that never jumps.
         clock = steady_clock()
         candidate = Candidate(settings.lease_namespace, settings.lease_name, settings.identity, settings.lease_seconds)
@@ -61,6 +68,7 @@ class _Operator:
             identity=settings.identity,
             nodes=self._nodes,
             sees_nodes=not settings.namespaces,
+            places=Places(kube, clock),
         )
         self._reconciler = Reconciler(tools, self._queue)
 
@@ -87,7 +95,22 @@ class _Operator:
         await self._election.won.wait()
         await worker(self._queue, self._reconciler.visit)
 
+    async def _await_crd(self) -> None:
+        """Kopf looks once at which kinds there are, and would wait for ever for one that came a moment later."""
+        told = False
+        while True:
+            try:
+                if await self._kube.serves(DEPLOYMENTS):
+                    return
+            except KubeError as error:
+                log.warning("the API server can't be asked yet: %s", error)
+            if not told:
+                log.warning("the API server knows no %s yet: kubectl apply -f crds/", DEPLOYMENTS.plural)
+                told = True
+            await asyncio.sleep(_CRD_RETRY_S)
+
     async def _watch(self) -> None:
+        await self._await_crd()
         namespaces = self._settings.namespaces
         options = kopf.OperatorSettings()
         options.scanning.disabled = bool(namespaces)  # a namespaced role may list neither CRDs nor namespaces

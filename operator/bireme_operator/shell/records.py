@@ -10,6 +10,8 @@ from typing import Any, Final
 from bireme.api.local import WORKER_CONTAINER
 from bireme.names import Exit, Label
 from bireme_operator.plan.observed import Phase, PodView
+from bireme_operator.plan.places import HOSTNAME
+from bireme_operator.render.gang import GATE
 
 FINAL_EXITS: Final = (Exit.DRAINED, Exit.BAD_CONFIGURATION, Exit.BAD_CHECKPOINT)
 """Ends after which the same start can't help, whatever `restartPolicy` makes the kubelet do."""
@@ -74,12 +76,15 @@ def _view(pod: Mapping[str, Any]) -> PodView | None:
         model_revision=labels.get(Label.MODEL_REVISION, ""),
         phase=phase,
         address=status.get("podIP") or "",
-        restarts=int(_worker(status).get("restartCount") or 0),
+        restarts=int(_worker(status).get("restartCount") or 0) + _init_restarts(status),
         exit_code=code,
         message=message if unplaced is None else unplaced,
         deleting="deletionTimestamp" in meta,
         node=(pod.get("spec") or {}).get("nodeName") or "",
         unplaced=unplaced is not None,
+        ready=any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()),
+        gated=any(gate.get("name") == GATE for gate in (pod.get("spec") or {}).get("schedulingGates") or ()),
+        aim=((pod.get("spec") or {}).get("nodeSelector") or {}).get(HOSTNAME, ""),
     )
 
 
@@ -102,8 +107,24 @@ def _process(status: Mapping[str, Any]) -> tuple[Phase, int | None, str]:
         return Phase.RUNNING, code, words
     if last:
         return (Phase.EXITED if code in FINAL_EXITS else Phase.BACKING_OFF), code, words
+    if failed := _failed_init(status):
+        return Phase.BACKING_OFF, None, failed
     waiting = state.get("waiting") or {}
     return Phase.PENDING, None, ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+
+
+def _init_restarts(status: Mapping[str, Any]) -> int:
+    return sum(int(one.get("restartCount") or 0) for one in status.get("initContainerStatuses") or ())
+
+
+def _failed_init(status: Mapping[str, Any]) -> str:
+    """Return what is to be said of an init container that has failed and waits for its next start."""
+    for one in status.get("initContainerStatuses") or ():
+        state = one.get("state") or {}
+        ended = state.get("terminated") or ("waiting" in state and (one.get("lastState") or {}).get("terminated")) or {}
+        if ended.get("exitCode"):
+            return f"init container {one.get('name')}: {_last_words(ended)} (exit code {ended['exitCode']})"
+    return ""
 
 
 def _last_words(terminated: Mapping[str, Any]) -> str:

@@ -25,13 +25,13 @@ class StatusWriter:
     _memory: Memory | None = None
     _written_at: float = float("-inf")
 
-    async def write(self, status: Status, memory: Memory) -> float | None:
-        """Write if there is news and it is time; when it should be tried again, if at all."""
+    async def write(self, status: Status, memory: Memory, *, at_once: bool = False) -> float | None:
+        """Write if there is news and it is time or may not wait; when it should be tried again, if at all."""
         content = status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"memory"})
         if content == self._written and memory == self._memory:
             return None
         now = self.clock()
-        if now - self._written_at < _SHORTEST_S:
+        if now - self._written_at < _SHORTEST_S and not at_once:
             return self._written_at + _SHORTEST_S
         await self.kube.apply_status(
             {

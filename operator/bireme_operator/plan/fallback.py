@@ -1,0 +1,44 @@
+"""What is worked towards when a rollout has failed: the last rendering with which all groups served, or a standstill.
+
+The spec is never written: it is its owner's. A failed rollout stays given up until the spec asks for something else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from bireme_operator.plan.desired import Desired
+from bireme_operator.plan.group import Group
+from bireme_operator.plan.memory import Memory, Progress
+from bireme_operator.plan.rollout import is_leaving, track
+
+_EVERY_GROUP: Final = 1 << 20
+
+
+def gave_up(desired: Desired, memory: Memory) -> Progress | None:
+    """Return the failed rollout to what is wanted now, if there was something that served before it."""
+    known = memory.progress
+    if known is None or not known.failed or known.key != desired.rendering.key:
+        return None
+    return known if memory.good and memory.good != known.key else None
+
+
+def target(desired: Desired, memory: Memory) -> Desired:
+    """Return what is worked towards now."""
+    if gave_up(desired, memory) is None:
+        return desired
+    good = desired.history.get(memory.good)
+    if desired.rollout.roll_back and good is not None:
+        return desired.with_rendering(good)
+    return replace(desired, rollout=replace(desired.rollout, partition=_EVERY_GROUP))
+
+
+def remember_rollout(memory: Memory, groups: Sequence[Group], desired: Desired, now: float) -> Memory:
+    """Note how far the rollout is, and the rendering with which every group serves."""
+    if gave_up(desired, memory) is not None:
+        return memory
+    staying = [group for group in groups if not is_leaving(group)]
+    done = bool(staying) and len(staying) == len(groups) == desired.replicas
+    done = done and all(group.verdict.serving and group.current(desired) for group in groups)
+    good = desired.rendering.key if done else memory.good
+    return replace(memory, progress=track(memory.progress, groups, desired, now), good=good)

@@ -1,0 +1,109 @@
+"""All stages of a group are let to the scheduler together, each with its node: half a gang never holds devices.
+
+Pods are made behind a scheduling gate. When a place for all of them is found, the gates are lifted; until then the
+group waits whole. There is no transaction over pods: what was let go and found no node after all is taken back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from bireme.names import GroupState, Reason
+from bireme_operator.plan.actions import LiftGate
+from bireme_operator.plan.desired import Desired
+from bireme_operator.plan.group import Group, Verdict
+from bireme_operator.plan.observed import Observed, PodView
+from bireme_operator.plan.places import HOSTNAME, NodeView, NoRoom, Search, find
+from bireme_operator.plan.quantities import total
+
+RETRY_S: Final = 5.0
+"""Room comes without news: other pods end."""
+STUCK_S: Final = 30.0
+"""A stage that was let go and has no node for so long will have none: its place was taken."""
+_BLIND: Final = NoRoom(
+    "the operator sees no nodes, so it can't place a whole group: run it with --all-namespaces, "
+    "or set placement.scheduler to Native"
+)
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """The gates to be lifted now, and the groups as they are judged with that."""
+
+    lifts: tuple[LiftGate, ...]
+    groups: tuple[Group, ...]
+
+
+def allot(groups: Sequence[Group], desired: Desired, observed: Observed) -> Allotment:
+    """Find a place for every group that waits, in the order of their indices."""
+    ground = _Ground(groups, desired, observed, {node.name: node for node in observed.nodes or ()})
+    lifts: list[LiftGate] = []
+    judged: list[Group] = []
+    for group in groups:
+        found = ground.place(group)
+        if isinstance(found, NoRoom):
+            state = GroupState.RECOVERING if group.memory.served else GroupState.PENDING
+            judged.append(replace(group, verdict=Verdict(state, Reason.NO_CAPACITY, found.message)))
+        else:
+            ground.give(group.index, found)
+            lifts += found
+            judged.append(group)
+    return Allotment(tuple(lifts), tuple(judged))
+
+
+def is_stuck(group: Group, now: float) -> bool:
+    """Whether stages of the group were let go and will find no node."""
+    since = group.memory.halfway_since
+    return since is not None and now - since >= STUCK_S
+
+
+@dataclass
+class _Ground:
+    """What is left while one group after the other gets its place. ``given`` has the nodes given away in this pass."""
+
+    groups: Sequence[Group]
+    desired: Desired
+    observed: Observed
+    nodes: dict[str, NodeView]
+    given: dict[int, set[str]] = field(default_factory=dict)
+
+    def place(self, group: Group) -> list[LiftGate] | NoRoom:
+        gated = [pod for _, pod in sorted(group.stages.items()) if pod.gated]
+        if not gated or group.memory.draining or group.memory.failure or len(group.stages) < group.size:
+            return []
+        if self.observed.nodes is None:
+            return _BLIND
+        beside = [node for pod in group.stages.values() if (node := self._home(pod)) is not None]
+        search = Search(len(gated), self.observed.needs, self.desired.topology, tuple(beside), self._taken(group))
+        found = find(search, list(self.nodes.values()))
+        if isinstance(found, NoRoom):
+            return found
+        return [
+            LiftGate(pod.name, group.index, node, self.nodes[node].labels[HOSTNAME])
+            for pod, node in zip(gated, found, strict=True)
+        ]
+
+    def give(self, index: int, lifts: Sequence[LiftGate]) -> None:
+        """Take what the stages need from what is left; one pod more is one slot less."""
+        less = {name: -amount for name, amount in self.observed.needs.requests.items()} | {"pods": -1000}
+        for lift in lifts:
+            node = self.nodes[lift.node]
+            self.nodes[lift.node] = replace(node, free=total([node.free, less]))
+        self.given[index] = {lift.node for lift in lifts}
+
+    def _taken(self, group: Group) -> frozenset[str]:
+        """The domains of the first required level in which another group has a stage."""
+        topology = self.desired.topology
+        if not topology.exclusive or not topology.required:
+            return frozenset()
+        others = [other for other in self.groups if other.index != group.index]
+        homes = [self._home(pod) for other in others for pod in [*other.living, *other.deleting]]
+        homes += [self.nodes[name] for names in self.given.values() for name in names]
+        return frozenset(home.labels.get(topology.required[0], "") for home in homes if home is not None)
+
+    def _home(self, pod: PodView) -> NodeView | None:
+        if pod.node:
+            return self.nodes.get(pod.node)
+        if pod.gated or not pod.aim:
+            return None
+        return next((node for node in self.nodes.values() if node.labels.get(HOSTNAME) == pod.aim), None)

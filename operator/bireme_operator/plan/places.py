@@ -1,0 +1,151 @@
+"""Finds a place for a whole group at once: nodes with room, in one domain of every level of the topology that is asked.
+
+Only what keeps a pod off a node for good is judged: room, taints, node selectors and node affinity. The scheduler still
+decides; what it refuses after all is taken back by `gates`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bireme_operator.plan.quantities import Amounts, written
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+_REPELLING: Final = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """One node. ``free`` is what is left of its allocatable resources; ``taints`` as the API has them."""
+
+    name: str
+    labels: Mapping[str, str]
+    free: Amounts
+    taints: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What every stage of a group asks of its node."""
+
+    requests: Amounts = field(default_factory=dict)
+    selector: Mapping[str, str] = field(default_factory=dict)
+    terms: Sequence[Mapping[str, Any]] = ()
+    tolerations: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Node labels whose values all stages of a group share: ``required`` always, ``preferred`` where it can be had.
+
+    ``exclusive`` leaves every domain of the first required level to one group.
+    """
+
+    required: tuple[str, ...] = ()
+    preferred: tuple[str, ...] = ()
+    exclusive: bool = False
+
+
+@dataclass(frozen=True)
+class NoRoom:
+    """Why there is no place, in a sentence with the numbers."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Search:
+    """A place is looked for: for ``count`` more stages beside those on ``beside``. ``taken`` domains are others'."""
+
+    count: int
+    needs: Needs
+    topology: Topology = field(default_factory=Topology)
+    beside: tuple[NodeView, ...] = ()
+    taken: frozenset[str] = frozenset()
+
+
+def find(search: Search, nodes: Sequence[NodeView]) -> list[str] | NoRoom:
+    """Return a node for each stage, or why there is none."""
+    count, needs, topology = search.count, search.needs, search.topology
+    fit = [node for node in nodes if node.labels.get(HOSTNAME) and _suits(node, needs)]
+    if topology.exclusive and topology.required:
+        fit = [node for node in fit if node.labels.get(topology.required[0]) not in search.taken]
+    best: tuple[int, str] = (0, "")
+    for keys in _keys(topology):
+        for name, domain in _domains(fit, keys, search.beside):
+            slots = {node.name: _slots(node, needs) for node in domain}
+            if sum(slots.values()) >= count:
+                return _spread(count, slots)
+            best = max(best, (sum(slots.values()), name))
+    where = f"one domain of {', '.join(topology.required)}" if topology.required else "the cluster"
+    most = f"; the most, for {best[0]}, has {best[1]}" if best[0] and topology.required else f"; room for {best[0]}"
+    asked = written(needs.requests) or "no resources"
+    return NoRoom(f"no room in {where} for {count} more stages of {asked} each{most} ({len(fit)} nodes suit)")
+
+
+def _keys(topology: Topology) -> Iterator[tuple[str, ...]]:
+    """All levels first, then without the narrowest of those that are only preferred."""
+    for dropped in range(len(topology.preferred) + 1):
+        yield (*topology.required, *topology.preferred[dropped:])
+
+
+def _domains(
+    nodes: Sequence[NodeView], keys: Sequence[str], beside: Sequence[NodeView]
+) -> list[tuple[str, list[NodeView]]]:
+    """The domains that may hold the group, the smallest first: a large one may be needed by a larger group."""
+    domains: dict[tuple[str, ...], list[NodeView]] = {}
+    for node in nodes:
+        if all(key in node.labels for key in keys):
+            domains.setdefault(tuple(node.labels[key] for key in keys), []).append(node)
+    home = {tuple(node.labels.get(key, "") for key in keys) for node in beside}
+    possible = [(values, found) for values, found in domains.items() if not home or home == {values}]
+    ranked = sorted(possible, key=lambda one: (sum(sum(node.free.values()) for node in one[1]), one[0]))
+    return [("/".join(values), found) for values, found in ranked]
+
+
+def _slots(node: NodeView, needs: Needs) -> int:
+    rooms = [node.free.get(name, 0) // amount for name, amount in needs.requests.items() if amount > 0]
+    return max(min([*rooms, node.free.get("pods", 0) // 1000]), 0)
+
+
+def _spread(count: int, slots: Mapping[str, int]) -> list[str]:
+    """Fill as few nodes as can be."""
+    ranked = sorted(slots, key=lambda name: (-slots[name], name))
+    return [name for name in ranked for _ in range(slots[name])][:count]
+
+
+def _suits(node: NodeView, needs: Needs) -> bool:
+    tolerated = all(_tolerated(taint, needs.tolerations) for taint in node.taints if taint["effect"] in _REPELLING)
+    chosen = all(node.labels.get(key) == value for key, value in needs.selector.items())
+    return tolerated and chosen and (not needs.terms or any(_meets(node, term) for term in needs.terms))
+
+
+def _tolerated(taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]]) -> bool:
+    return any(
+        one.get("key") in {None, "", taint["key"]}
+        and one.get("effect") in {None, "", taint["effect"]}
+        and (one.get("operator") == "Exists" or one.get("value", "") == taint.get("value", ""))
+        for one in tolerations
+    )
+
+
+def _meets(node: NodeView, term: Mapping[str, Any]) -> bool:
+    by_name = all(_holds(one, {"metadata.name": node.name}) for one in term.get("matchFields") or ())
+    return by_name and all(_holds(one, node.labels) for one in term.get("matchExpressions") or ())
+
+
+def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    value, wanted = labels.get(expression["key"]), list(expression.get("values") or ())
+    match expression["operator"]:
+        case "In":
+            return value in wanted
+        case "NotIn":
+            return value not in wanted
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt" as order:
+            numbers = value is not None and value.isdecimal() and wanted[0].isdecimal()
+            return numbers and (int(value or 0) > int(wanted[0])) == (order == "Gt") and value != wanted[0]
+    return False

@@ -1,0 +1,118 @@
+"""The rights that docs/operator.md lists are those that are used, in both directions: the audit log knows.
+
+The operator of one namespace is led through everything that makes it ask for something.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bireme.names import Label
+from tests.controlplane.arguments import Settings
+from tests.controlplane.cluster import API_ONLY, ControlPlane
+from tests.controlplane.cluster import control_plane as running_control_plane
+from tests.controlplane.polling import eventually
+from tests.controlplane.programs import Program
+from tests.operator.conftest import StartOperator
+from tests.operator.deployments import Deployments
+from tests.operator.rights import account, documented
+from tests.operator.stage_kubelet import StageKubelet
+
+NEVER_ASKED = {("bireme.dev", "inferencedeployments/finalizers", "update")}
+"""Judged by admission when an owner reference blocks a deletion; no request of its own."""
+
+APPLIED = {"services", "serviceaccounts", "configmaps", "deployments", "networkpolicies", "roles", "rolebindings"}
+RESYNCED = ("scheduling.k8s.io", "podgroups", "delete")
+
+
+def is_implied(right: tuple[str, str, str]) -> bool:
+    """To apply what is not there is a patch that needs the right to create; the log has the patch."""
+    return right[1] in APPLIED and right[2] == "create"
+
+
+@pytest.fixture(scope="module")
+def api_server(programs: dict[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of this module's own, which writes down what it is asked."""
+    root = tmp_path_factory.mktemp("audited")
+    with running_control_plane(root, programs, Settings(audit=True), parts=API_ONLY) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def crd(api_server: ControlPlane) -> ControlPlane:
+    """It will know InferenceDeployments, see `establish`."""
+    return api_server
+
+
+def establish(plane: ControlPlane) -> None:
+    path = str(Path(__file__).parents[2] / "crds" / "bireme.dev_inferencedeployments.yaml")
+    assert plane.kubectl("apply", "-f", path).returncode == 0
+    assert plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", path).returncode == 0
+
+
+def pairs(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def asked(plane: ControlPlane, namespace: str) -> set[tuple[str, str, str]]:
+    """What the operator's account has asked for in its namespace, refused or not."""
+    found = set()
+    for line in plane.files.audit_log.read_text().splitlines():
+        event = json.loads(line)
+        target = event.get("objectRef", {})
+        if event["user"]["username"] != f"system:serviceaccount:{namespace}:operator":
+            continue
+        if "namespace" in target and "resource" in target and target["namespace"] == namespace:
+            sub = f"/{target['subresource']}" if "subresource" in target else ""
+            found.add((target.get("apiGroup", ""), target["resource"] + sub, event["verb"]))
+    return found
+
+
+def make_router_pod(plane: ControlPlane, namespace: str) -> None:
+    """Stand in for the controller that makes the router's pods."""
+    labels = {str(Label.DEPLOYMENT): "demo", str(Label.ROLE): "router"}
+    body = {
+        "metadata": {"name": "demo-router-0", "labels": labels},
+        "spec": {"containers": [{"name": "router", "image": "i"}]},
+    }
+    plane.api.post(f"/api/v1/namespaces/{namespace}/pods", json=body).raise_for_status()
+
+
+def test_every_right_is_used_and_nothing_else_is_asked_for(
+    crd: ControlPlane, deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, tmp_path: Path
+) -> None:
+    namespace = deployments.namespace
+    make_router_pod(crd, namespace)
+    operator = start_operator(kubeconfig=account(crd, namespace, tmp_path))
+    eventually(lambda: "knows no inferencedeployments yet" in operator.log.read_text())
+    establish(crd)
+    deployments.create(replicas=1, stages=2)
+    deployments.await_condition("Ready")
+    deployments.delete_pod(deployments.living()[0, 1])
+    eventually(lambda: deployments.incarnation(0, 1) == "2")
+    deployments.await_condition("Ready")
+    deployments.change(replicas=0)
+    eventually(lambda: not deployments.pods())
+    for number in range(12):  # more renderings than are kept
+        deployments.change(engine={"maxRunningRequests": 100 + number})
+        generation = deployments.get()["metadata"]["generation"]
+        eventually(lambda wanted=generation: deployments.get()["status"]["observedGeneration"] == wanted)  # type: ignore[misc]
+    deployments.change(replicas=1, placement={"scheduler": "Native"}, router={"port": 9000})
+    deployments.await_condition("Ready")
+    deployments.delete_pod(deployments.living()[0, 0])
+    eventually(lambda: deployments.incarnation(0, 0) == deployments.incarnation(0, 1) != "")
+    deployments.await_condition("Ready")
+    rights = {right for right in pairs(documented()) if right not in NEVER_ASKED and not is_implied(right)}
+    eventually(lambda: RESYNCED in asked(crd, namespace))
+    assert rights - asked(crd, namespace) == set(), "rights that are never used"
+    assert asked(crd, namespace) - rights == set(), "rights that are not documented"
+    assert "forbidden" not in operator.log.read_text()
