@@ -1,147 +1,101 @@
-"""What the router adds to a unary request, beside a bare aiohttp relay and nginx, in one run on one machine.
+"""What the router adds to a unary request, beside a bare aiohttp relay, nginx and litellm's proxy, in one run.
 
 Stub workers and the load are one small Go program (`benchmarks/load`, compiled here). The load is open-loop: requests
 leave on time whatever comes back. Each round visits every relay and the worker itself; "added" is the relay's latency
-less the worker's own of the same round, and the median over rounds counts. Events per second, decision time and memory
-are measured by the parts named below. Last line: JSON.
+less the worker's own of the same round, and the median over rounds counts. Then: a decision among 64 groups, CPU per
+400 KB body, memory over mixed requests and per stream that nobody reads, events relayed per core. Last line: JSON.
 """
 
 import argparse
 import asyncio
-import contextlib
 import json
 import random
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.router_relay import CHAT, compare, start
+from benchmarks.router_relay import CHAT, compare, cpu_s
+from benchmarks.router_targets import HERE, Target, fire, rss_kb, state_of, targets, until_it_answers
 from bireme.process import die_with_parent
-from bireme.wire.requests import Limits
-from bireme.wire.routes import Route, Routes, write_routes
-from bireme.wire.state import ReloadState, StateDocument
+from bireme.wire.routes import Route, Routes
 from bireme_router.accounts import Accounts
 from bireme_router.caller import Caller
 from bireme_router.groups import Groups
 from bireme_router.job import make_job, read_fields
+from bireme_router.main import quiet_collector
 from bireme_router.selection import Selection, Wish
 
-HERE: Final = Path(__file__).parent
-BODY: Final = '{"model":"m","messages":[{"role":"user","content":"' + "x" * 900 + '"}]}'
-NGINX: Final = """
-worker_processes 1; daemon off; pid %(dir)s/nginx.pid; error_log stderr error;
-events { worker_connections 4096; }
-http { access_log off; client_body_temp_path %(dir)s; proxy_temp_path %(dir)s; fastcgi_temp_path %(dir)s;
-  uwsgi_temp_path %(dir)s; scgi_temp_path %(dir)s;
-  upstream worker { server %(worker)s; keepalive 256; }
-  server { listen 127.0.0.1:%(port)d; location / {
-    proxy_pass http://worker; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; } } }
-"""
+LARGE: Final = '{"model":"m","messages":[{"role":"user","content":"%FILL%"}]}'
+LARGE_BYTES: Final = 400_000
 
 
-def state_of(group: str) -> StateDocument:
-    """A group that always serves."""
-    zeros = {int: 0, float: 0.0, str: "", bool: False}
-    values: dict[str, Any] = {field.name: zeros.get(field.type) for field in msgspec.structs.fields(StateDocument)}
-    values |= {"reload": ReloadState(), "limits": Limits(0, 0, 0), "stages": (), "state": "Serving"}
-    return StateDocument(**{**values, "group": group, "incarnation": 1, "epoch": 1, "model_revision": "r"})
-
-
-@contextlib.contextmanager
-def targets(load: Path, directory: Path) -> Iterator[dict[str, tuple[str, int]]]:
-    """URL and pid of the worker itself and of each relay before it."""
-    with contextlib.ExitStack() as running:
-
-        def run(*command: str) -> tuple[str, int]:
-            child, line = start(*command)
-            running.callback(child.wait)
-            running.callback(child.terminate)
-            return line, child.pid
-
-        line, pid = run(str(load), "serve", "--state", msgspec.json.encode(state_of("g")).decode())
-        worker = json.loads(line)["url"]
-        (directory / "token").write_text("ab" * 32)
-        route = Route("g", 0, "p", 1, worker, worker, str(directory / "token"))
-        (directory / "routes.json").write_bytes(write_routes(Routes(1, ("m",), (route,))))
-        found = {"worker": (worker, pid)}
-        found["bare"] = run(sys.executable, str(HERE / "router_relay.py"), "--role", "bare", "--upstream", worker)
-        command = ("-m", "bireme_router.main", "--routes", str(directory / "routes.json"), "--port", "0")
-        line, pid = run(sys.executable, *command)
-        found["router"] = (line.split()[-1], pid)
-        if nginx := shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
-            port = random.randint(20_000, 30_000)
-            address = worker.removeprefix("http://")
-            (directory / "nginx.conf").write_text(NGINX % {"dir": directory, "worker": address, "port": port})
-            child = subprocess.Popen([nginx, "-c", str(directory / "nginx.conf"), "-p", str(directory)])
-            running.callback(child.wait)
-            running.callback(child.terminate)
-            found["nginx"] = (f"http://127.0.0.1:{port}", child.pid)
-        yield found
-
-
-def fire(load: Path, url: str, rate: int, seconds: float) -> dict[str, float]:
-    """One round of load; every request must be answered."""
-    command = [str(load), "run", "--url", url + CHAT, "--rate", str(rate), "--for", f"{seconds}s", "--body", BODY]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    figures: dict[str, float] = json.loads(done.stdout)
-    return figures
-
-
-def rss_mb(pid: int) -> float:
-    """Resident memory."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
-
-
-def unary(load: Path, options: argparse.Namespace, directory: Path) -> dict[str, float]:
-    """Added latency of each relay, and the growth of the router's memory over the rounds after the first."""
-    added: dict[str, list[tuple[float, float]]] = {}
-    failed = 0.0
-    with targets(load, directory) as found:
-        for url, _ in found.values():
-            until_it_answers(load, url)
-            fire(load, url, options.rate, 1.0)
-        before = rss_mb(found["router"][1])
-        for number in range(options.rounds):
-            own = fire(load, found["worker"][0], options.rate, options.seconds)
-            for name, (url, _) in found.items():
-                figures = own if name == "worker" else fire(load, url, options.rate, options.seconds)
-                failed += figures["failed"]
-                pair = figures["p50_ms"] - own["p50_ms"], figures["p99_ms"] - own["p99_ms"]
-                added.setdefault(name, []).append(pair)
-                print(f"round {number + 1} {name}: p50 {figures['p50_ms']:.2f} ms, p99 {figures['p99_ms']:.2f} ms, "
-                      f"{figures['failed']:.0f} failed", flush=True)  # fmt: skip
-        growth = rss_mb(found["router"][1]) - before
-    medians = {
-        name: [statistics.median(column) for column in zip(*pairs, strict=True)] for name, pairs in added.items()
-    }
-    result = {"rss_growth_mb": round(growth, 1), "failed": failed}
-    for name, prefix in (("router", ""), ("bare", "bare_"), ("nginx", "nginx_")):
-        if name in medians:
-            result[f"{prefix}added_p50_ms"], result[f"{prefix}added_p99_ms"] = (round(x, 3) for x in medians[name])
+def added(load: Path, found: dict[str, Target], options: argparse.Namespace) -> dict[str, float]:
+    """Added latency of each relay at the rate, or at the most that it can take."""
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    failed: dict[str, float] = {}
+    for target in found.values():
+        until_it_answers(load, target.url)
+        fire(load, target.url, min(options.rate, target.rate), 1.0)
+    for number in range(options.rounds):
+        own = fire(load, found["worker"].url, options.rate, options.seconds)
+        for name, target in found.items():
+            rate = min(options.rate, target.rate)
+            figures = own if name == "worker" else fire(load, target.url, rate, options.seconds)
+            failed[name] = failed.get(name, 0.0) + figures["failed"]
+            pairs.setdefault(name, []).append((figures["p50_ms"] - own["p50_ms"], figures["p99_ms"] - own["p99_ms"]))
+            print(f"round {number + 1} {name} at {rate}/s: p50 {figures['p50_ms']:.2f} ms, "
+                  f"p99 {figures['p99_ms']:.2f} ms, {figures['failed']:.0f} failed", flush=True)  # fmt: skip
+    result: dict[str, float] = {"failed": failed["router"]}
+    for name, column in pairs.items():
+        if name != "worker":
+            prefix = "" if name == "router" else f"{name}_"
+            for quantile, values in zip(("p50", "p99"), zip(*column, strict=True), strict=True):
+                result[f"{prefix}added_{quantile}_ms"] = round(statistics.median(values), 3)
     return result
 
 
-def until_it_answers(load: Path, url: str) -> None:
-    """Wait for a relay that has just started."""
-    deadline = time.monotonic() + 20
-    while fire(load, url, 20, 0.1)["failed"]:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{url} answers no request")
-        time.sleep(0.1)
+def large_bodies(load: Path, router: Target, seconds: float) -> dict[str, float]:
+    """CPU of the router per 400 KB body; its inverse is what one core takes in a second."""
+    fire(load, router.url, 100, 1.0, body=LARGE, fill=LARGE_BYTES)
+    before = cpu_s(router.pid)
+    figures = fire(load, router.url, 100, seconds, body=LARGE, fill=LARGE_BYTES)
+    each = (cpu_s(router.pid) - before) / max(figures["requests"], 1.0)
+    return {"large_body_ms": round(each * 1e3, 3), "large_bodies_per_core_s": round(1 / each)}
+
+
+def soak(load: Path, router: Target, requests: int) -> dict[str, float]:
+    """Memory over mixed requests, after a first tenth that warms up."""
+    for count in (requests // 10, requests):
+        before, began = rss_kb(router.pid), time.monotonic()
+        command = [str(load), "mix", "--url", router.url + CHAT, "--count", str(count)]
+        wrong = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["wrong"]
+        print(f"{count} mixed requests in {time.monotonic() - began:.1f} s, {wrong} answered wrongly", flush=True)
+    return {"rss_growth_mb": round((rss_kb(router.pid) - before) / 1024, 2), "mixed_wrong": wrong}
+
+
+def unread_streams(load: Path, router: Target, streams: int) -> dict[str, float]:
+    """Memory per open stream whose client reads nothing while the worker has megabytes for it."""
+    before = rss_kb(router.pid)
+    command = [str(load), "idle", "--url", router.url + CHAT, "--count", str(streams)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(3.0)  # everything that fits anywhere is there by then
+        each = (rss_kb(router.pid) - before) / streams
+        assert child.stdin is not None
+        child.stdin.close()
+    return {"kb_per_unread_stream": round(each, 1)}
 
 
 async def decisions(count: int) -> dict[str, float]:
-    """How long it takes to choose among 64 groups for prompts of 100,000 tokens, and to read such a body before."""
+    """CPU time to choose among 64 groups for prompts of 100,000 tokens, and to read and hash such a body before."""
     clock = asyncio.get_running_loop().time
     groups = Groups(Accounts(), clock)
     routes = tuple(Route(f"g{i}", i, f"p{i}", 1, "http://h", "http://h", "t") for i in range(64))
@@ -152,16 +106,17 @@ async def decisions(count: int) -> dict[str, float]:
     text = " ".join(random.choice(("sea", "oar", "mast", "stern")) for _ in range(100_000))
     body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": text}]})
     chosen, parsed = [], []
+    quiet_collector()  # as the router does
     for number in range(count):
-        began = time.perf_counter()
+        began = time.thread_time()
         job = make_job(
             CHAT, read_fields(body, ("m",)), body_bytes=len(body), request_id=str(number), headers={},
             caller=Caller(), now=clock(), limit_s=60.0,
         )  # fmt: skip
         wish = Wish(job.cost(128.0), None, {}, job.priority, job.key, job.trail, 60.0)
-        middle = time.perf_counter()
+        middle = time.thread_time()
         lease = selection.choose(wish)
-        chosen.append(time.perf_counter() - middle)
+        chosen.append(time.thread_time() - middle)
         parsed.append(middle - began)
         assert lease is not None
         lease.release()
@@ -180,18 +135,26 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=1000, help="requests per second (%(default)s)")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of each measurement (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds (%(default)s)")
+    parser.add_argument("--mixed", type=int, default=100_000, help="mixed requests of the soak (%(default)s)")
+    parser.add_argument("--litellm", help="litellm's command, of an environment with litellm[proxy] (in PATH)")
+    parser.add_argument("--litellm-rate", type=int, default=20, help="requests per second for litellm (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="two short rounds, under two minutes")
     options = parser.parse_args()
     if options.quick:
-        options.seconds, options.rounds = 4.0, 2
+        options.seconds, options.rounds, options.mixed = 3.0, 2, 20_000
     relay = argparse.Namespace(streams=50, events=200, interval=0.02, rounds=2 if options.quick else 5)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         load = directory / "load"
         subprocess.run(["go", "build", "-o", load, "."], cwd=HERE / "load", check=True)
-        result = asyncio.run(decisions(300 if options.quick else 2000))
+        result: dict[str, float] = asyncio.run(decisions(300 if options.quick else 2000))
         print(result, flush=True)
-        result |= unary(load, options, directory)
+        with targets(load, directory, options.litellm, options.litellm_rate) as found:
+            result |= added(load, found, options)
+            router = found["router"]
+            result |= unread_streams(load, router, 100)
+            result |= large_bodies(load, router, options.seconds)
+            result |= soak(load, router, options.mixed)
         events = asyncio.run(compare(relay, directory))
     result |= {"events_ratio_to_bare": events["relay_ratio"], "router_us_per_event": events["router_us_per_event"]}
     print(json.dumps(result))

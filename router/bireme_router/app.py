@@ -12,7 +12,8 @@ import aiohttp
 from aiohttp import web
 
 from bireme_router.accounts import Accounts
-from bireme_router.discovery.keeper import Keeper
+from bireme_router.discovery.cluster import Cluster
+from bireme_router.discovery.keeper import Keeper, LeaderSource
 from bireme_router.edge.certificate import Certificate
 from bireme_router.edge.errors import UnusableFile
 from bireme_router.edge.gate import Gate
@@ -20,16 +21,20 @@ from bireme_router.edge.history import History
 from bireme_router.errors import BadRequest, ClientLeft, NoRoute, Unauthorized
 from bireme_router.exchange import Dispatch
 from bireme_router.groups import Groups
-from bireme_router.job import CHAT, COMPLETIONS
+from bireme_router.job import CHAT, COMPLETIONS, EMBEDDINGS
 from bireme_router.key_limits import KeyLimits
 from bireme_router.metrics import RouterMetrics
 from bireme_router.pages import Pages
 from bireme_router.policies.retry_budget import RetryBudget
 from bireme_router.proxy import Proxy
+from bireme_router.replicas import PATH as REPLICA_USAGE
+from bireme_router.replicas import Replicas
 from bireme_router.room import WaitingRoom
 from bireme_router.selection import Selection
 from bireme_router.settings import Settings
+from bireme_router.siblings import Siblings
 from bireme_router.stream import error_response
+from bireme_router.usage import Usage
 
 log = logging.getLogger(__name__)
 
@@ -51,17 +56,21 @@ class Router:
         groups = Groups(Accounts(), clock)
         selection = Selection(groups, clock, random.random)
         room = WaitingRoom(selection, settings.max_queued)
-        limits = KeyLimits(settings.limits, clock)
+        self._usage = Usage(lambda key, requests, tokens: _used_elsewhere(room, limits, key, requests, tokens))
+        limits = KeyLimits(settings.limits, clock, self._usage.note)
         metrics = RouterMetrics(groups, room)
         dispatch = Dispatch(settings, session, groups, selection, room, limits, metrics, RetryBudget(at=clock()))
         self._gate = Gate(settings)
         self._certificate = _certificate(settings)
         self.proxy = Proxy(dispatch, self._gate)
         history = History(groups)
-        self._keeper = Keeper(settings.routes, groups, session, history.look)
-        pages = Pages(groups, metrics, self.proxy, history)
+        self._source = _source(settings)
+        self._keeper = Keeper(settings.routes, groups, session, history.look, self._source)
+        self._siblings = Siblings(settings.share, settings.index, settings.processes)
+        self._pages = pages = Pages(groups, metrics, self.proxy, history, self._siblings)
+        self._replicas = self._make_replicas(settings)
         self._runner = web.AppRunner(
-            _application(self.proxy, pages, self._gate),
+            _application(self.proxy, pages, self._gate, self._replicas),
             handler_cancellation=True,  # without it a worker learns of a client's leave only with its next token
             access_log=None,
             shutdown_timeout=0.01,  # `drain` has waited already
@@ -78,7 +87,9 @@ class Router:
         await self._runner.setup()
         context = self._certificate.context if self._certificate else None
         host, port = self._settings.host, self._settings.port
-        self._site = web.TCPSite(self._runner, host, port, backlog=_BACKLOG, ssl_context=context)
+        await self._siblings.listen(self._pages.metrics_part, self._pages.routes_part, self._usage)
+        together = True if self._settings.share is not None else None
+        self._site = web.TCPSite(self._runner, host, port, backlog=_BACKLOG, ssl_context=context, reuse_port=together)
         await self._site.start()
         host, port = self._runner.addresses[0][:2]
         scheme = "https" if context else "http"
@@ -88,6 +99,9 @@ class Router:
         """Keep what comes from outside up to date: routes, states, the certificate; until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keeper.run())
+            tasks.create_task(self._siblings.follow(self._usage))
+            if self._source is not None and self._replicas is not None:
+                tasks.create_task(self._replicas.follow(self._source.cluster, self._source.deployment))
             if self._certificate is not None:
                 tasks.create_task(self._certificate.follow())
 
@@ -101,7 +115,15 @@ class Router:
     async def close(self) -> None:
         """End everything that is still open."""
         await self._runner.cleanup()
+        await self._siblings.close()
         self._gate.close()
+
+    def _make_replicas(self, settings: Settings) -> Replicas | None:
+        if self._source is None:
+            return None
+        scheme = "https" if self._certificate else "http"
+        base = f"{scheme}://{{host}}:{settings.port}"
+        return Replicas(self._usage, settings.tokens / "0", settings.host, base)
 
 
 @contextlib.asynccontextmanager
@@ -139,10 +161,22 @@ def _certificate(settings: Settings) -> Certificate | None:
         raise UnusableFile(f"{settings.tls_cert} and {settings.tls_key} can't be loaded: {error}") from error
 
 
-def _application(proxy: Proxy, pages: Pages, gate: Gate) -> web.Application:
+def _source(settings: Settings) -> LeaderSource | None:
+    if settings.pods is None:
+        return None
+    namespace, _, name = settings.pods.partition("/")
+    return LeaderSource(Cluster(namespace, settings.service_account), name, settings.tokens)
+
+
+def _used_elsewhere(room: WaitingRoom, limits: KeyLimits, key: str, requests: int, tokens: float) -> None:
+    room.settle(key, tokens)
+    limits.used_elsewhere(key, requests, tokens)
+
+
+def _application(proxy: Proxy, pages: Pages, gate: Gate, replicas: Replicas | None) -> web.Application:
     application = web.Application(middlewares=[_openai_errors], client_max_size=0)
     routes = application.router
-    for path in (CHAT, COMPLETIONS):
+    for path in (CHAT, COMPLETIONS, EMBEDDINGS):
         routes.add_post(path, proxy.handle, expect_handler=proxy.on_expect)
     for path, page in (
         ("/v1/models", pages.models),
@@ -150,6 +184,8 @@ def _application(proxy: Proxy, pages: Pages, gate: Gate) -> web.Application:
         ("/admin/routes", pages.routes),
     ):
         routes.add_get(path, _guarded(gate, page))
+    if replicas is not None:
+        routes.add_get(REPLICA_USAGE, replicas.answer)
     routes.add_get("/", pages.page)
     routes.add_get("/livez", pages.livez)
     routes.add_get("/readyz", pages.readyz)

@@ -6,6 +6,7 @@ that a client has left. Every limit fires on its own: connect, first token, idle
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import aiohttp
@@ -13,7 +14,8 @@ import aiohttp
 from bireme.names import Header
 from bireme.wire.errors import Garbled
 from bireme_router.accounts import Lease
-from bireme_router.errors import GroupsLost
+from bireme_router.direct import Flow, possible
+from bireme_router.errors import ClientLeft, GroupsLost, RouterError
 from bireme_router.job import Job
 from bireme_router.journal import JournalReader, OtherRevision
 from bireme_router.outcome import Failed, Finished, Lost, Outcome, Refused
@@ -43,7 +45,10 @@ class Attempt:
         sink: Sink,
         lease: Lease,
         revision: Revision,
+        claim: Callable[[], bool],
     ) -> None:
+        """``claim`` is asked when the group has answered: whether this attempt may go on, or another was faster."""
+        self._claim = claim
         self._session = session
         self._settings = settings
         self._job = job
@@ -59,23 +64,25 @@ class Attempt:
         self._silence = f"no token for {settings.first_token_timeout_s:g} s"
         self._set_at = 0.0
         self._opened = False
+        self._fault: RouterError | ClientLeft | None = None
+        """What ended the stream inside the parser."""
 
-    async def run(self, body: bytes, number: int) -> Outcome:
-        """Send ``body`` as attempt ``number`` (from 1) and relay the answer."""
+    async def run(self, body: bytes, number: int, traced: Mapping[str, str]) -> Outcome:
+        """Send ``body`` as attempt ``number`` (from 1) and relay the answer; ``traced``: headers of the trace."""
         self._sent_at = self._lease.touched = self._clock()
         try:
             async with self._limit:
                 self._lease.abandon = self._abandon
-                return await self._send(body, number)
+                return await self._send(body, {**self._headers(number), **traced})
         except TimeoutError:
             return Lost(Setback.SILENT, self._silence)
         finally:
             self._lease.abandon = _too_late
 
-    async def _send(self, body: bytes, number: int) -> Outcome:
+    async def _send(self, body: bytes, headers: Mapping[str, str]) -> Outcome:
         url = self._lease.where.http + self._job.path
         try:
-            response = await self._session.post(url, data=body, headers=self._headers(number), allow_redirects=False)
+            response = await self._session.post(url, data=body, headers=headers, allow_redirects=False)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             return Lost(Setback.UNREACHED, f"can't be reached: {error}")
         except (aiohttp.ClientError, OSError) as error:
@@ -83,13 +90,25 @@ class Attempt:
         try:
             if response.status != 200:
                 return await _refusal(response)
+            if self._job.whole:
+                return await self._take_whole(response)
             if response.content_type != "text/event-stream":
                 return Lost(Setback.BROKEN, f"answered with {response.content_type}, not with an event stream")
+            if not self._claim():
+                return Lost(Setback.OUTRUN, "another group was faster")
             return await self._relay(response)
         except (aiohttp.ClientError, OSError) as error:
             return await self._broken(response, f"the connection broke: {str(error) or type(error).__name__}")
         finally:
             response.close()
+
+    async def _take_whole(self, response: aiohttp.ClientResponse) -> Outcome:
+        body = await response.read()
+        if not self._claim():
+            return Lost(Setback.OUTRUN, "another group was faster")
+        await self._sink.finish_with(body, response.headers)
+        self._lease.release()
+        return Finished()
 
     def _headers(self, number: int) -> dict[str, str]:
         return {
@@ -102,24 +121,60 @@ class Attempt:
         }
 
     async def _relay(self, response: aiohttp.ClientResponse) -> Outcome:
-        reader, sink, read = self._reader, self._sink, response.content.readany
-        while data := await read():
-            before = reader.tokens
-            events = reader.feed(data)
-            if reader.tokens != before:
-                self._progress(reader.tokens - before)
-            elif not self._opened and reader.opened:
-                self._opened = True
-                self._lease.opened(len(self._transcript.prompt) + self._transcript.tokens)
-            elif events and not reader.opened:
-                self._progress(len(events))  # no journal: every event counts as a token
-            if events:
+        """Until the sink is open by awaiting every piece, then directly."""
+        reader, sink, content = self._reader, self._sink, response.content
+        while not (sink.open and possible(content)):
+            if not (data := await content.readany()):
+                return await self._broken(response, "the connection was closed before the end marker")
+            if events := self._read(data):
                 await sink.write(events, response.headers)
-                if sink.congested:
-                    await self._drain()
+            if sink.congested:
+                await self._drain()
             if reader.ended:
                 return await self._ended(response)
+        return await self._flow(response)
+
+    async def _flow(self, response: aiohttp.ClientResponse) -> Outcome:
+        content = response.content
+        flow = Flow(content, self._on_data)
+        while not content.at_eof():
+            await flow.until_stopped()
+            if self._fault is not None:
+                raise self._fault
+            if self._reader.ended:
+                return await self._ended(response)
+            if self._sink.congested:
+                await self._drain()
         return await self._broken(response, "the connection was closed before the end marker")
+
+    def _on_data(self, data: bytes) -> bool:
+        """A piece of the stream; whether more may come at once. Runs inside aiohttp's parser: it must not raise."""
+        if self._reader_ended() or self._fault is not None:
+            return False
+        try:
+            if events := self._read(data):
+                self._sink.put(events)
+        except (RouterError, ClientLeft) as error:
+            self._fault = error
+            return False
+        return not self._sink.congested and not self._reader_ended()
+
+    def _reader_ended(self) -> bool:
+        return self._reader.ended
+
+    def _read(self, data: bytes) -> list[bytes]:
+        """The events that a piece makes whole."""
+        reader = self._reader
+        before = reader.tokens
+        events = reader.feed(data)
+        if reader.tokens != before:
+            self._progress(reader.tokens - before)
+        elif not self._opened and reader.opened:
+            self._opened = True
+            self._lease.opened(len(self._transcript.prompt) + self._transcript.tokens)
+        elif events and not reader.opened:
+            self._progress(len(events))  # no journal: every event counts as a token
+        return events
 
     def _progress(self, tokens: int) -> None:
         now = self._clock()

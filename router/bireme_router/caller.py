@@ -18,11 +18,12 @@ _LONGEST_SESSION: Final = 256
 
 @dataclass(frozen=True)
 class Caller:
-    """``priority`` None: the header does not say. ``session`` empty: none."""
+    """``priority`` None: the header does not say. ``session``, ``zone`` empty: none."""
 
     key: str = ""
     priority: Priority | None = None
     session: str = ""
+    zone: str = ""
 
 
 def caller_of(headers: Mapping[str, str], name: str) -> Caller:
@@ -34,7 +35,8 @@ def caller_of(headers: Mapping[str, str], name: str) -> Caller:
     session = headers.get(Header.SESSION, "")
     if len(session) > _LONGEST_SESSION:
         raise BadRequest(f"{Header.SESSION} has {len(session)} characters, the limit is {_LONGEST_SESSION}")
-    return Caller(name or key_of(headers.get(Header.TOKEN, "")), _priority(headers.get(Header.PRIORITY)), session)
+    key = name or key_of(headers.get(Header.TOKEN, ""))
+    return Caller(key, _priority(headers.get(Header.PRIORITY)), session, headers.get(Header.ZONE, ""))
 
 
 def key_of(authorization: str) -> str:

@@ -8,16 +8,20 @@ when nothing was sent yet, until its deadline when the client holds a part.
 import asyncio
 import logging
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import aiohttp
 
 from bireme.names import Admission
 from bireme_router.accounts import Lease
 from bireme_router.attempt import Attempt
+from bireme_router.edge.tracing import attempt_span, end_attempt
 from bireme_router.errors import DeadlinePassed, EngineFailed, GroupsLost, NotTaken, WorkerRefused
 from bireme_router.groups import Groups
 from bireme_router.headers import returned
+from bireme_router.hedge import Contest, race
 from bireme_router.job import Job
 from bireme_router.key_limits import KeyLimits
 from bireme_router.metrics import RouterMetrics
@@ -26,6 +30,7 @@ from bireme_router.policies.avoidance import Setback, leave_alone_s
 from bireme_router.policies.continuation import GoOn, how_to_go_on, may_try_again
 from bireme_router.policies.cost import OUTPUT_GUESS, remaining_cost, typical
 from bireme_router.policies.eligible import Key
+from bireme_router.policies.hedge_budget import HedgeBudget
 from bireme_router.policies.retry_budget import RetryBudget
 from bireme_router.policies.unprocessed import asks_elsewhere
 from bireme_router.room import WaitingRoom
@@ -33,6 +38,9 @@ from bireme_router.selection import Selection, Wish
 from bireme_router.settings import Settings
 from bireme_router.sink import Sink
 from bireme_router.transcript import Transcript
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +57,7 @@ class Dispatch:
     limits: KeyLimits
     metrics: RouterMetrics
     budget: RetryBudget
+    hedges: HedgeBudget = field(default_factory=HedgeBudget)
     typical_output: float = OUTPUT_GUESS
 
     async def spend_retry(self) -> None:
@@ -64,7 +73,8 @@ class Dispatch:
 class Exchange:
     """Answers one job into its sink."""
 
-    def __init__(self, dispatch: Dispatch, job: Job, sink: Sink) -> None:
+    def __init__(self, dispatch: Dispatch, job: Job, sink: Sink, span: "Span | None" = None) -> None:
+        self._span = span
         self._shared = dispatch
         self._job = job
         self._sink = sink
@@ -88,24 +98,23 @@ class Exchange:
         dispatch = self._shared
         dispatch.limits.admit(self._job.key, self._cost.tokens)
         dispatch.budget = dispatch.budget.admitted(self._clock())
+        dispatch.hedges = dispatch.hedges.admitted()
         try:
             async with asyncio.timeout_at(self._job.deadline):
                 await self._until_answered()
         except TimeoutError:
             raise self._too_late() from None
         finally:
-            self._settle()
-        dispatch.typical_output = typical(dispatch.typical_output, self._transcript.tokens)
+            if not self._job.whole:  # nobody has counted an object's tokens: the guess stands
+                self._settle()
+        if not self._job.whole:
+            dispatch.typical_output = typical(dispatch.typical_output, self._transcript.tokens)
 
     async def _until_answered(self) -> None:
         while True:
             lease = await self._place()
-            self._sent += 1
             tokens = self._transcript.tokens
-            try:
-                outcome = await self._attempt(lease)
-            finally:
-                lease.release()
+            lease, outcome = await self._raced(lease)
             if self._transcript.tokens > tokens:
                 self._losses = 0
             if isinstance(outcome, Refused):
@@ -118,8 +127,39 @@ class Exchange:
             else:
                 return
 
-    async def _attempt(self, lease: Lease) -> Outcome:
+    async def _raced(self, lease: Lease) -> tuple[Lease, Outcome]:
+        """One attempt; or two, where nothing was delivered yet and the first is slow."""
+        after_s = self._shared.settings.hedge_after_s
+        if not after_s or self._transcript.visible:
+            try:
+                return lease, await self._attempt(lease, _nobody_else)
+            finally:
+                lease.release()
+        ended = await race(lease, self._contend, lambda: self._second(lease), after_s)
+        for fallen, outcome in ended.fallen:
+            self._set_back(fallen, outcome.setback if isinstance(outcome, Lost) else Setback.REFUSED)
+        if ended.hedged:
+            self._shared.metrics.hedged("first" if ended.lease is lease else "second")
+        return ended.lease, ended.outcome
+
+    def _second(self, first: Lease) -> Lease | None:
+        spent = self._shared.hedges.spent()
+        if spent is None:
+            return None
+        wish = replace(self._wish(), avoid={**self._avoid, first.key: float("inf")})
+        lease = self._shared.selection.choose(wish)
+        if lease is not None:
+            self._shared.hedges = spent
+        return lease
+
+    async def _contend(self, lease: Lease, contest: Contest) -> Outcome:
+        return await self._attempt(lease, lambda: contest.claim(lease))
+
+    async def _attempt(self, lease: Lease, claim: Callable[[], bool]) -> Outcome:
         shared = self._shared
+        self._sent += 1
+        if self._transcript.begun and lease.revision != self._transcript.model_revision:
+            self._transcript.move_to(lease.revision)
         attempt = Attempt(
             shared.session,
             shared.settings,
@@ -128,9 +168,16 @@ class Exchange:
             sink=self._sink,
             lease=lease,
             revision=(revision := shared.metrics.revision(lease.revision)),
+            claim=claim,
         )
-        resume = self._transcript.resume()
-        outcome = await attempt.run(self._job.body(resume), self._sent)
+        resume, before = self._transcript.resume(), self._transcript.tokens
+        span, traced = attempt_span(self._span, lease.where.group, lease.key.pod, self._sent)
+        ended = "cancelled"
+        try:
+            outcome = await attempt.run(self._job.body(resume), self._sent, traced)
+            ended = type(outcome).__name__.lower()
+        finally:
+            end_attempt(span, ended, self._transcript.tokens - before)
         revision.ended(outcome)
         if resume is None and isinstance(outcome, Finished):
             self._verify(lease)
@@ -158,8 +205,11 @@ class Exchange:
         if transcript.begun:
             cost = remaining_cost(cost, len(transcript.prompt), transcript.tokens)
             revision = transcript.model_revision
+            if self._shared.settings.cross_revision and not self._shared.selection.any_of(revision):
+                revision = None
         patience = min(self._shared.settings.queue_timeout_s, job.deadline - self._clock())
-        return Wish(cost, revision, self._avoid, job.priority, job.key, job.trail, patience)
+        zone = job.zone or self._shared.settings.zone
+        return Wish(cost, revision, self._avoid, job.priority, job.key, job.trail, patience, zone)
 
     def _verify(self, lease: Lease) -> None:
         reported = self._transcript.cached_tokens
@@ -246,3 +296,7 @@ class Exchange:
 
     def _because(self) -> str:
         return f"; last: {self._trouble}" if self._trouble else ""
+
+
+def _nobody_else() -> bool:
+    return True

@@ -7,6 +7,7 @@ document of another group or incarnation than the route names is not believed. W
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from bireme.wire.routes import Route, Routes
 from bireme.wire.state import StateDocument
@@ -17,10 +18,19 @@ from bireme_router.policies.concurrency import Slots
 from bireme_router.policies.cost import Work
 from bireme_router.policies.eligible import Key, Standing, takes_requests, why_not_ready
 from bireme_router.policies.foreign import corrected
+from bireme_router.policies.readiness import why_pod_not
 
 log = logging.getLogger(__name__)
 
 NOT_HEARD = "its /watch has not been heard yet"
+
+
+@dataclass(frozen=True)
+class PodStanding:
+    """What the cluster says of a leader's pod; without a cluster nothing is against it."""
+
+    ready: bool = True
+    leaving: bool = False
 
 
 class Group:
@@ -38,6 +48,12 @@ class Group:
         self.unknown_since = now
         self.epoch_since = now
         self.suspicion = ""
+        self.pod = PodStanding()
+        """What the cluster says of its pod."""
+        self.against = ""
+        """Why that speaks against it."""
+        self.unready_since = now
+        self.serving_since = now
         self.ready_since = now
         self.foreign = Work(0, 0.0)
         """Work that the leader told of and this router did not send: that of other routers and clients."""
@@ -53,8 +69,10 @@ class Group:
         """Whose weights answer there."""
         return self.document.model_revision if self.document else ""
 
-    def take(self, said: StateDocument) -> None:
-        """What its leader said last; whatever spoke against the group is past."""
+    def take(self, said: StateDocument, now: float) -> None:
+        """What its leader said last; whatever this router had against the group is past."""
+        if self.unknown or self.document is None or self.document.state != said.state:
+            self.serving_since = now
         self.document, self.unknown, self.suspicion = said, "", ""
         self.key = Key(self.route.pod, said.epoch)
         self.slots = Slots(said.limits.running, said.limits.queue, max(len(said.stages), 1))
@@ -62,7 +80,14 @@ class Group:
     def takes_requests(self, *, panic: bool) -> bool:
         """Whether it may be used, full or not."""
         state = self.document.state if self.document else ""
-        return takes_requests(self.unknown, state, "" if panic else self.suspicion)
+        return takes_requests(self.unknown, state, self.against or ("" if panic else self.suspicion))
+
+    def judge_pod(self, now: float) -> None:
+        """Weigh its leader's word against its pod's standing."""
+        unready_for_s = None if self.pod.ready else now - self.unready_since
+        self.against = why_pod_not(
+            leaving=self.pod.leaving, unready_for_s=unready_for_s, serving_for_s=now - self.serving_since
+        )
 
     def standing(self, in_flight: int) -> Standing:
         """The facts by which ``policies.eligible`` decides."""
@@ -72,7 +97,7 @@ class Group:
             unknown=self.unknown,
             state=said.state if said else "",
             reason=(said.message or said.reason) if said else "",
-            suspicion=self.suspicion,
+            suspicion=self.against or self.suspicion,
             in_flight=in_flight,
             capacity=said.limits.running + said.limits.queue if said else 0,
             model_revision=self.model_revision,
@@ -124,6 +149,23 @@ class Groups:
         self._groups = kept
         self.on_change()
 
+    def pods(self, standings: Mapping[str, PodStanding]) -> None:
+        """What the cluster says of the pods, by name; of one that is not named nothing is known."""
+        for pod, group in self._groups.items():
+            now, standing = standings.get(pod, PodStanding()), group.pod
+            if standing.ready and not now.ready:
+                group.unready_since = self._clock()
+            group.pod = now
+        self.judge_pods()
+
+    def judge_pods(self) -> None:
+        """Weigh leaders' words against their pods' standing, anew as time passes."""
+        for group in self._groups.values():
+            before = why_not_ready(self.standing(group))
+            group.judge_pod(self._clock())
+            if why_not_ready(self.standing(group)) != before:
+                self._report(group, before)
+
     def heard(self, route: Route, document: StateDocument) -> None:
         """A leader said what it knows."""
         group = self._current(route)
@@ -136,7 +178,7 @@ class Groups:
         before = why_not_ready(self.standing(group))
         if group.document is None or group.document.epoch != document.epoch:
             group.epoch_since = self._clock()
-        group.take(document)
+        group.take(document, self._clock())
         self._correct(group, document)
         self._report(group, before)
 
@@ -163,6 +205,7 @@ class Groups:
     def abandon_lost(self) -> None:
         """End the streams that only look alive, and forget accounts that nothing uses."""
         now = self._clock()
+        self.judge_pods()
         for lease in self.accounts.leases():
             if reason := self._why_abandon(lease, now):
                 lease.abandon(reason)

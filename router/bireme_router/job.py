@@ -24,8 +24,17 @@ from bireme_router.policies.priority import Priority, of_number
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+EMBEDDINGS: Final = "/v1/embeddings"
+"""Answered at once and whole: nothing to resume, and a second try costs only its computation."""
 _EXTENSION: Final = "bireme"
 _SOUND_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+_OF_NUMBERS: Final = (*(b"%d" % digit for digit in range(10)), b"]", b"")
+"""How a prompt goes on that is one list of ids, or empty."""
+_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_KEPT_RAW: Final = frozenset(("messages", "tools", "prompt"))
+"""Fields that may be large: checked to be JSON, and sent on as they came, without being taken apart."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +55,14 @@ class Job:
     body_bytes: int
     key: str
     priority: Priority
+    zone: str
     trail: Trail = field(repr=False)
     fields: dict[str, Any] = field(repr=False)
+
+    @property
+    def whole(self) -> bool:
+        """The worker answers with one object and no stream."""
+        return self.path == EMBEDDINGS
 
     def cost(self, typical_output: float) -> Cost:
         """What it will probably cost."""
@@ -89,11 +104,10 @@ def read_fields(body: bytes, models: tuple[str, ...] | None) -> dict[str, Any]:
         NoRoute: another model.
     """
     try:
-        fields = msgspec.json.decode(body)
+        parts = _parts.decode(body)
+        fields = {name: raw if name in _KEPT_RAW else msgspec.json.decode(raw) for name, raw in parts.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is no JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise BadRequest("the body must be a JSON object")
+        raise _no_object(body, error) from None
     if _EXTENSION in fields:
         raise BadRequest(f"the key {_EXTENSION!r} belongs to the router: leave it out")
     model = fields.get("model")
@@ -102,6 +116,14 @@ def read_fields(body: bytes, models: tuple[str, ...] | None) -> dict[str, Any]:
     if models is not None and model not in models:
         raise NoRoute(f"The model `{model}` does not exist; here are: {', '.join(models)}", code="model_not_found")
     return fields
+
+
+def _no_object(body: bytes, error: Exception) -> BadRequest:
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return BadRequest(f"the body is no JSON: {error}")
+    return BadRequest("the body must be a JSON object")
 
 
 def make_job(
@@ -120,15 +142,16 @@ def make_job(
     Raises:
         BadRequest: `stream`, `stream_options` or `priority` can't be right.
     """
-    wants_stream = fields.get("stream") or False
+    whole = path == EMBEDDINGS
+    wants_stream = not whole and (fields.get("stream") or False)
     if not isinstance(wants_stream, bool):
         raise BadRequest("`stream` must be true or false")
     options = fields.get("stream_options")
     if options is not None and not (wants_stream and isinstance(options, dict)):
         raise BadRequest("`stream_options` must be an object, and only together with `stream`: true")
-    if not wants_stream:
+    if not wants_stream and not whole:
         options = {"include_usage": True}
-    sent = {**fields, "stream": True}
+    sent = dict(fields) if whole else {**fields, "stream": True}
     if options is not None:
         sent["stream_options"] = options
     if caller.priority is not None:
@@ -144,10 +167,11 @@ def make_job(
         wants_stream=wants_stream,
         wants_usage=bool(options and options.get("include_usage")),
         choices=_choices(fields),
-        max_tokens=_max_tokens(fields),
+        max_tokens=1 if whole else _max_tokens(fields),
         body_bytes=body_bytes,
         key=caller.key,
         priority=_priority(caller, fields),
+        zone=caller.zone,
         trail=_trail(caller, fields),
         fields=sent,
     )
@@ -162,21 +186,17 @@ def _priority(caller: Caller, fields: dict[str, Any]) -> Priority:
 
 def _trail(caller: Caller, fields: dict[str, Any]) -> Trail:
     """What the prompt begins with, in the order of a chat template: tools, then messages."""
-    prompt = fields.get("prompt")
-    if isinstance(prompt, str):
-        text = prompt.encode(errors="replace")
-    else:
-        parts = (fields.get(name) for name in ("tools", "messages", "prompt"))
-        text = b"".join(msgspec.json.encode(part) for part in parts if part is not None)
+    text = b"".join(bytes(fields[name]) for name in ("tools", "messages", "prompt") if name in fields)
     return Trail(chain(text), len(text), caller.session)
 
 
 def _choices(fields: dict[str, Any]) -> int:
     n = fields.get("n")
     count = n if isinstance(n, int) and n > 0 else 1
-    prompt = fields.get("prompt")
-    batch = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
-    return count * len(prompt) if batch and isinstance(prompt, list) else count
+    raw = bytes(fields.get("prompt", b"")).lstrip()
+    if not raw.startswith(b"[") or raw[1:].lstrip()[:1] in _OF_NUMBERS:
+        return count
+    return count * len(msgspec.json.decode(raw))
 
 
 def _max_tokens(fields: dict[str, Any]) -> int | None:

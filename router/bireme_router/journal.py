@@ -5,6 +5,9 @@ usually the data line of the entry; it is handed out when its event is whole, or
 is committed and what the client holds never differ. Journal lines themselves are dropped.
 """
 
+import re
+from typing import Final
+
 import msgspec
 
 from bireme.wire.errors import Garbled
@@ -35,6 +38,9 @@ class _Chunk(msgspec.Struct):
     usage: _Usage | None = None
     error: object = None
 
+
+_PAIR: Final = re.compile(rb': bireme \{"kind":"emitted","choice":(\d+),"token_ids":\[(\d+)\]\}\n(data:[^\n]*\n\n)')
+"""What most of a stream consists of; whatever looks otherwise is read line by line."""
 
 _chunk = msgspec.json.Decoder(_Chunk)
 
@@ -88,21 +94,14 @@ class JournalReader:
         return events
 
     def _skim(self, data: bytes, events: list[bytes]) -> int:
-        """How many bytes are pairs of ids and their one-line event, as usual: taken without cutting lines."""
-        at = 0
-        while data.startswith(JOURNAL_PREFIX, at):
-            event_at = data.find(b"\n", at) + 1
-            end = data.find(b"\n", event_at) + 2
-            # Without a line end ``find`` counts from -1: neither place then holds what is looked for.
-            if not (event_at and data.startswith(b"data:", event_at) and end > 1 and data.startswith(b"\n", end - 1)):
-                break
-            entry = read_journal(data[at : event_at - 1])
-            if not isinstance(entry, Emitted) or entry.finish_reason is not None or not entry.token_ids:
-                break
-            self._transcript.emitted(entry.choice, entry.token_ids, None)
-            self.tokens += len(entry.token_ids)
-            events.append(data[event_at:end])
-            at = end
+        """How many bytes are pairs of an id and its one-line event, as usual: taken without cutting lines."""
+        at, transcript = 0, self._transcript
+        while (pair := _PAIR.match(data, at)) is not None:
+            choice, token, event = pair.groups()
+            transcript.emitted_one(int(choice), int(token))
+            self.tokens += 1
+            events.append(event)
+            at = pair.end()
         return at
 
     def _read(self, data: bytes, events: list[bytes]) -> None:
@@ -146,9 +145,11 @@ class JournalReader:
         return False
 
     def _open(self, entry: Opened) -> None:
-        self.opened = True
+        again, self.opened = self.opened, True
         begun_under = self._transcript.model_revision
-        if not self._transcript.begun:
+        if again:  # a reload in mode `restart` carried the stream over: from here on only these weights may go on
+            self._transcript.move_to(entry.model_revision)
+        elif not self._transcript.begun:
             self._transcript.opened(entry)
         elif entry.model_revision != begun_under:
             raise OtherRevision(
@@ -187,7 +188,8 @@ class JournalReader:
             return True
         first = not self._transcript.usage_delivered
         self._transcript.usage_delivered = True
-        if (details := chunk.usage.prompt_tokens_details) is not None:
+        details = chunk.usage.prompt_tokens_details
+        if details is not None and details.cached_tokens is not None:
             self._transcript.cached_tokens = details.cached_tokens
         return first
 

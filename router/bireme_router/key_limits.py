@@ -61,7 +61,14 @@ def _sound(name: str, given: _Rates) -> Rates:
 class KeyLimits:
     """What each key has used lately; without a file nothing is limited."""
 
-    def __init__(self, path: Path | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        clock: Callable[[], float],
+        note: Callable[[str, int, float], None] = lambda _key, _requests, _tokens: None,
+    ) -> None:
+        """``note`` is told what each key uses here: key, requests, tokens."""
+        self._note = note
         self._path = path
         self._clock = clock
         self._file = Changed(path) if path is not None else None
@@ -79,6 +86,7 @@ class KeyLimits:
         self._look()
         rates = self._rates.get(key, self._default)
         if rates == Rates():
+            self._note(key, 1, tokens)
             return
         used = self._used.get(key, Allowance(at=now))
         if (wait_s := used.wait_s(rates, tokens, now)) > 0.0:
@@ -88,15 +96,25 @@ class KeyLimits:
                 retry_after_s([wait_s]),
                 code="rate_limit_exceeded",
             )
+        self._note(key, 1, tokens)
         self._used[key] = used.used(rates, tokens, now)
         if len(self._used) > MOST_KEYS:
             del self._used[next(iter(self._used))]
 
     def settle(self, key: str, tokens: int) -> None:
         """The request took so many tokens more (or fewer) than was charged."""
+        self._note(key, 0, tokens)
         used = self._used.get(key)
         if used is not None:
             self._used[key] = used.settled(tokens)
+
+    def used_elsewhere(self, key: str, requests: int, tokens: float) -> None:
+        """Another router let so many requests of this key in, or settled what it had charged."""
+        rates = self._rates.get(key, self._default)
+        if rates == Rates():
+            return
+        used = self._used.get(key, Allowance(at=self._clock()))
+        self._used[key] = used.used(rates, tokens, self._clock(), requests)
 
     def _look(self) -> None:
         if self._path is None or self._file is None or not self._file.is_due():

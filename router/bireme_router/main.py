@@ -14,6 +14,7 @@ from bireme.names import Exit
 from bireme.process import die_with_parent
 from bireme_router.app import Router, running
 from bireme_router.edge.errors import UnusableFile
+from bireme_router.processes import run_processes
 from bireme_router.settings import Settings, read_settings
 
 log = logging.getLogger("bireme_router")
@@ -22,11 +23,12 @@ log = logging.getLogger("bireme_router")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; the exit code is one of ``names.Exit``."""
     die_with_parent()
-    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    settings = read_settings(given)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(settings))
+            return runner.run(_serve(settings, given))
     except UnusableFile as error:
         print(f"bireme-router: {error}", file=sys.stderr)
         return Exit.BAD_CONFIGURATION
@@ -35,7 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.INTERNAL
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, arguments: Sequence[str]) -> int:
+    if settings.processes > 1 and settings.share is None:
+        try:
+            return await run_processes(settings, arguments)
+        except OSError as error:
+            print(_cannot_listen(settings, error), file=sys.stderr)
+            return Exit.BAD_CONFIGURATION
     async with running(settings) as router:
         try:
             address = await router.listen()
@@ -43,12 +51,12 @@ async def _serve(settings: Settings) -> int:
             print(_cannot_listen(settings, error), file=sys.stderr)
             return Exit.BAD_CONFIGURATION
         print(f"bireme-router listens on {address}", flush=True)
-        _quiet_collector()
+        quiet_collector()
         await _until_stopped(router)
     return Exit.DRAINED
 
 
-def _quiet_collector() -> None:
+def quiet_collector() -> None:
     """Imports never become garbage and a relayed token leaves none: look rarely, and only at what is new."""
     gc.collect()
     gc.freeze()

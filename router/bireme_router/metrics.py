@@ -1,9 +1,9 @@
 """The router's Prometheus metrics; every series exists from the start, so that a rate over it is never empty."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from bireme.names import Admission, Metric
 from bireme_router.groups import Groups
 from bireme_router.histogram import QUEUE_S, Histogram, family
+from bireme_router.merge import exposition, pack_metrics
 from bireme_router.policies.eligible import why_not_ready
 from bireme_router.policies.priority import Priority
 from bireme_router.revisions import Revision, Verdict
@@ -29,6 +30,9 @@ class RouterMetrics:
         self.resends = Counter(*_named(Metric.ROUTER_RESENDS), registry=self._registry)
         self.resumes = Counter(*_named(Metric.ROUTER_RESUMES), registry=self._registry)
         self.disconnects = Counter(*_named(Metric.ROUTER_DISCONNECTS), registry=self._registry)
+        self._hedges = Counter(*_named(Metric.ROUTER_HEDGES), ["winner"], registry=self._registry)
+        for winner in ("first", "second"):
+            self._hedges.labels(winner)
         self.queued = {priority: Histogram(QUEUE_S) for priority in Priority}
         self._revisions: dict[str, Revision] = {}
         for code in sorted({*_OTHER_CODES, *map(int, Admission)}):
@@ -40,6 +44,10 @@ class RouterMetrics:
     def answered(self, code: int) -> None:
         """A client got its answer; a stream that ended with an error event counts under the error's code."""
         self._requests.labels(str(code)).inc()
+
+    def hedged(self, winner: str) -> None:
+        """A request was on two groups; the first or the second of them answered it."""
+        self._hedges.labels(winner).inc()
 
     def revision(self, name: str) -> Revision:
         """The series of one model revision."""
@@ -58,9 +66,13 @@ class RouterMetrics:
         """All of them so far."""
         return self._revisions
 
-    def page(self) -> bytes:
-        """The exposition text."""
-        return generate_latest(self._registry)
+    def page(self, others: Sequence[bytes] = ()) -> bytes:
+        """The exposition text; ``others``: the ``part`` of each sibling process."""
+        return exposition(self._registry, others)
+
+    def part(self) -> bytes:
+        """Everything of this process, for a sibling."""
+        return pack_metrics(self._registry)
 
 
 class _Gauges(Collector):

@@ -11,10 +11,12 @@ from bireme_router.edge.history import History, state_of
 from bireme_router.edge.traffic import traffic
 from bireme_router.errors import NoRoute
 from bireme_router.groups import Group, Groups
+from bireme_router.merge import merge_routes
 from bireme_router.metrics import RouterMetrics
 from bireme_router.policies.cost import OUTPUT_GUESS, Cost, Work, seconds
 from bireme_router.policies.eligible import why_not, why_not_ready
 from bireme_router.proxy import Proxy
+from bireme_router.siblings import METRICS, ROUTES, Siblings
 from bireme_router.stream import error_response
 
 _JSON = {"content-type": "application/json", "cache-control": "no-store"}
@@ -31,7 +33,10 @@ _TYPICAL: Final = Cost(prefill=512, decode=round(OUTPUT_GUESS))
 class Pages:
     """Handlers of the routes that the router answers itself."""
 
-    def __init__(self, groups: Groups, metrics: RouterMetrics, proxy: Proxy, history: History) -> None:
+    def __init__(
+        self, groups: Groups, metrics: RouterMetrics, proxy: Proxy, history: History, siblings: Siblings
+    ) -> None:
+        self._siblings = siblings
         self._groups = groups
         self._metrics = metrics
         self._proxy = proxy
@@ -56,8 +61,9 @@ class Pages:
         return web.Response(status=200 if ready else 503, text=f"{ready} of {total} groups ready\n")
 
     async def metrics(self, _request: web.Request) -> web.Response:
-        """Prometheus text."""
-        return web.Response(body=self._metrics.page(), headers={"content-type": "text/plain; version=0.0.4"})
+        """Prometheus text, of all processes."""
+        others = await self._siblings.ask(METRICS)
+        return web.Response(body=self._metrics.page(others), headers={"content-type": "text/plain; version=0.0.4"})
 
     async def models(self, _request: web.Request) -> web.Response:
         """Every name under which the model may be asked for."""
@@ -72,8 +78,18 @@ class Pages:
 
     async def routes(self, _request: web.Request) -> web.Response:
         """Each group as this router sees it, what happened lately, and totals."""
+        others = [msgspec.json.decode(part) for part in await self._siblings.ask(ROUTES)]
+        own = msgspec.json.decode(self.routes_part())
+        return _json(merge_routes(own, others))
+
+    def metrics_part(self) -> bytes:
+        """What a sibling adds to its metrics."""
+        return self._metrics.part()
+
+    def routes_part(self) -> bytes:
+        """What this process alone says at `/admin/routes`."""
         self._history.look()
-        return _json(
+        return msgspec.json.encode(
             {
                 "v": 1,
                 "at": time.time(),
@@ -98,6 +114,7 @@ class Pages:
             "group": group.route.group,
             "index": group.route.index,
             "pod": group.route.pod,
+            "zone": group.route.zone,
             "incarnation": group.route.incarnation,
             "epoch": standing.key.epoch,
             "ready": not reason,

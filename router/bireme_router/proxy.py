@@ -1,19 +1,23 @@
 """The OpenAI routes: reads a request within its limits, answers it through an exchange, counts how it ended."""
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
 from bireme.names import Admission, Header
 from bireme_router.caller import caller_of
 from bireme_router.edge.gate import CLIENT_LEFT, Gate, Visit
+from bireme_router.edge.tracing import describe, end_request, request_span
 from bireme_router.errors import BadRequest, ClientLeft, NotTaken, RouterError, Unauthorized
 from bireme_router.exchange import Dispatch, Exchange
 from bireme_router.headers import forwarded
 from bireme_router.job import Job, make_job, read_fields, request_id_of, time_limit
 from bireme_router.stream import StreamSink, error_response
 from bireme_router.unary import UnarySink
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 _REFUSED_UNREAD: Final = frozenset((Admission.BODY_TOO_LARGE, Admission.UNAUTHORIZED))
 """After these the rest of the body is not read: the connection is closed."""
@@ -44,15 +48,16 @@ class Proxy:
         """Answer one request, whatever happens."""
         self._open += 1
         self._nobody_open.clear()
-        visit = self._gate.begin(request)
+        visit, span = self._gate.begin(request), request_span(request.headers, request.path)
         code = CLIENT_LEFT
         try:
-            response, code = await self._answer(request, visit)
+            response, code = await self._answer(request, visit, span)
         except (asyncio.CancelledError, ClientLeft):
             self._dispatch.metrics.disconnects.inc()
             raise
         finally:
             self._gate.end(visit, code)
+            end_request(span, code)
             self._open -= 1
             if not self._open:
                 self._nobody_open.set()
@@ -71,7 +76,9 @@ class Proxy:
         if fits and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    async def _answer(self, request: web.Request, visit: Visit | None) -> tuple[web.StreamResponse, int]:
+    async def _answer(
+        self, request: web.Request, visit: Visit | None, span: "Span | None"
+    ) -> tuple[web.StreamResponse, int]:
         request_id = request_id_of(request.headers.get(Header.REQUEST_ID))
         if visit is not None:
             visit.request_id = request_id
@@ -85,11 +92,12 @@ class Proxy:
             if error.status in _REFUSED_UNREAD:
                 response.force_close()
             return response, error.status
+        describe(span, job)
         sink = StreamSink(request, request_id) if job.wants_stream else UnarySink(request_id)
         if visit is not None:
             visit.asks(key, job, sink)
         try:
-            await Exchange(self._dispatch, job, sink).run()
+            await Exchange(self._dispatch, job, sink, span).run()
         except RouterError as error:
             if visit is not None:
                 visit.error = error.message

@@ -39,5 +39,5 @@ def verdict(outcome: Outcome) -> Verdict:
     if isinstance(outcome, Failed):
         return Verdict.ERROR
     if isinstance(outcome, Lost):
-        return Verdict.MOVED if outcome.setback is Setback.HANDED_OVER else Verdict.ERROR
+        return Verdict.MOVED if outcome.setback in (Setback.HANDED_OVER, Setback.OUTRUN) else Verdict.ERROR
     return Verdict.ERROR if outcome.status >= 500 and not outcome.unprocessed else Verdict.REFUSED

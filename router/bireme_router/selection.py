@@ -30,7 +30,8 @@ Policy = Callable[[Sequence[Candidate], Callable[[int], Price], tuple[float, flo
 class Wish:
     """What a request needs. ``avoid``: targets that failed it, until when; ``model_revision`` None: any.
 
-    ``key`` is the caller, an opaque name by which fairness counts; ``patience_s`` how long it may wait.
+    ``key`` is the caller, an opaque name by which fairness counts; ``patience_s`` how long it may wait; ``zone`` where
+    the caller is, empty: unknown.
     """
 
     cost: Cost
@@ -40,6 +41,7 @@ class Wish:
     key: str = ""
     trail: Trail = field(default_factory=Trail)
     patience_s: float = float("inf")
+    zone: str = ""
 
     @property
     def takes_any(self) -> bool:
@@ -74,12 +76,21 @@ class Selection:
         accounts, affinity = self.groups.accounts, self.groups.affinity
         shares = [affinity.cached_share(group.key, wish.trail) for group in usable]
         candidates = [
-            Candidate(accounts.in_flight(group.key), group.slots.stages, share > 0.0)
+            Candidate(
+                accounts.in_flight(group.key),
+                group.slots.stages,
+                share > 0.0,
+                bool(wish.zone) and group.route.zone == wish.zone,
+            )
             for group, share in zip(usable, shares, strict=True)
         ]
         draws = (self._draw(), self._draw())
         chosen = self._policy(candidates, lambda index: self._price(usable[index], wish, shares[index]), draws)
         return self._lease(usable[chosen], wish, shares[chosen])
+
+    def any_of(self, revision: str | None) -> bool:
+        """Whether a group that takes requests, full or not, serves this model revision."""
+        return any(group.model_revision == revision for group in self.groups.ready())
 
     def nearest(self, wishes: Sequence[Wish]) -> int:
         """Which of several wishes of one class finds most of its prompt at a group that is free; the first on a tie."""

@@ -5,6 +5,7 @@ The defaults are those of `spec.router` in the API (a test compares them).
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,18 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     access_log: Path | None = None
+    cross_revision: bool = False
+    hedge_after_s: float = 0.0
+    zone: str = ""
+    pods: str | None = None
+    service_account: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    tokens: Path = Path("/bireme/tokens")
+    processes: int = 1
+    share: Path | None = None
+    index: int = 0
+
+
+_SOUND_DEPLOYMENT: Final = re.compile(r"[a-z0-9.-]+/[a-z0-9.-]+")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -67,24 +80,11 @@ def read_settings(arguments: Sequence[str]) -> Settings:
     options = parser.parse_args(arguments)
     if (options.tls_cert is None) != (options.tls_key is None):
         parser.error("--tls-cert and --tls-key go together")
-    return Settings(
-        routes=options.routes,
-        host=options.host,
-        port=options.port,
-        max_body_bytes=options.max_body_bytes,
-        max_queued=options.max_queued,
-        retry_attempts=options.retry_attempts,
-        queue_timeout_s=options.queue_timeout,
-        connect_timeout_s=options.connect_timeout,
-        first_token_timeout_s=options.first_token_timeout,
-        idle_timeout_s=options.idle_timeout,
-        total_timeout_s=options.total_timeout,
-        limits=options.limits,
-        api_keys=options.api_keys,
-        tls_cert=options.tls_cert,
-        tls_key=options.tls_key,
-        access_log=options.access_log,
-    )
+    if options.processes > 1 and options.pods:
+        parser.error("--processes is for a router of its own; with --pods run more replicas")
+    if options.pods and not _SOUND_DEPLOYMENT.fullmatch(options.pods):
+        parser.error(f"--pods {options.pods}: write NAMESPACE/NAME")
+    return Settings(**vars(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,10 +99,27 @@ def _parser() -> argparse.ArgumentParser:
     add("--routes", type=Path, required=True, metavar="FILE", help="routes file; read again whenever it changes")
     add("--host", default=Settings.host, metavar="H", help="address to listen on (%(default)s)")
     add("--port", type=whole, default=Settings.port, metavar="P", help="port to listen on; 0 picks one (%(default)s)")
+    text = "router processes on that port; they share keys' limits and fairness (%(default)s)"
+    add("--processes", type=_whole_number(least=1), default=Settings.processes, metavar="N", help=text)
+    text = "where this router runs: groups of a caller's zone are preferred when costs tie (unknown)"
+    add("--zone", default=Settings.zone, metavar="Z", help=text)
+    add("--share", type=Path, help=argparse.SUPPRESS)
+    add("--index", type=whole, default=0, help=argparse.SUPPRESS)
+    _add_cluster(parser.add_argument_group("in a cluster: groups are found by their pods, --routes names models only"))
     _add_edge(parser.add_argument_group("edge: files are read again when they change"))
     _add_limits(parser.add_argument_group("limits, each with its own clear error"))
     _add_timeouts(parser.add_argument_group("timeouts, in seconds"))
     return parser
+
+
+def _add_cluster(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--pods", metavar="NAMESPACE/NAME", help="the InferenceDeployment whose leaders to follow")
+    table = (
+        ("service-account", Settings.service_account, "directory with this pod's token and ca.crt (%(default)s)"),
+        ("tokens", Settings.tokens, "directory with the group tokens, a file for each group's index (%(default)s)"),
+    )
+    for name, default, text in table:
+        group.add_argument(f"--{name}", type=Path, default=default, metavar="DIR", help=text)
 
 
 def _add_edge(group: "argparse._ArgumentGroup") -> None:
@@ -148,6 +165,11 @@ def _add_limits(group: "argparse._ArgumentGroup") -> None:
         help="how often a request may be sent and lost without progress, the first time included; "
         "refusals that prove that nothing was processed are not counted; 1 turns retries off (%(default)s)",
     )
+    group.add_argument(
+        "--cross-revision",
+        action="store_true",
+        help="a stream that broke may go on under another model revision, when its own can't be had at once (never)",
+    )
 
 
 def _add_timeouts(group: "argparse._ArgumentGroup") -> None:
@@ -159,8 +181,23 @@ def _add_timeouts(group: "argparse._ArgumentGroup") -> None:
         ("total", Settings.total_timeout_s, "longest life of a request; the header x-request-timeout can shorten it"),
     )
     for name, default, text in table:
-        flag = f"--{name}-timeout"
-        group.add_argument(flag, type=_seconds, default=default, metavar="S", help=f"{text} (%(default)g)")
+        group.add_argument(
+            f"--{name}-timeout",
+            dest=f"{name.replace('-', '_')}_timeout_s",
+            type=_seconds,
+            default=default,
+            metavar="S",
+            help=f"{text} (%(default)g)",
+        )
+    group.add_argument(
+        "--hedge-after",
+        dest="hedge_after_s",
+        type=_seconds,
+        default=Settings.hedge_after_s,
+        metavar="S",
+        help="send a request to a second group too when the first brings no token for so long; at most one request in "
+        "twenty, whoever is slower is cancelled (never)",
+    )
 
 
 def _whole_number(least: int) -> Callable[[str], int]:

@@ -40,14 +40,28 @@ class StreamSink:
         """Whether the kernel takes no more from us now."""
         return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
+    @property
+    def open(self) -> bool:
+        """Whether the head is out, so that ``put`` may be used."""
+        return self._chunks is not None
+
+    def put(self, events: list[bytes]) -> None:
+        """Send whole events now."""
+        chunks = self._chunks
+        if chunks is None or chunks.is_closing():
+            raise ClientLeft
+        data = events[0] if len(events) == 1 else b"".join(events)
+        self.sent += len(data)
+        chunks.write(b"%x\r\n%b\r\n" % (len(data), data))
+
     async def write(self, events: list[bytes], headers: Mapping[str, str]) -> None:
         """Send whole events."""
+        if self._chunks is not None:
+            self.put(events)
+            return
         try:
-            data = events[0] if len(events) == 1 else b"".join(events)
+            data = b"".join(events)
             self.sent += len(data)
-            if self._chunks is not None:
-                _write_chunk(self._chunks, data)
-                return
             writer = self._writer or await self._start(headers)
             await writer.write(data, drain=False)
             if writer.chunked:  # its head has gone out with this write
@@ -69,6 +83,10 @@ class StreamSink:
             await self.response.write_eof()
         except ConnectionError as error:
             raise ClientLeft from error
+
+    async def finish_with(self, body: bytes, headers: Mapping[str, str]) -> None:  # noqa: ARG002  (never comes here)
+        """A stream is asked for only where the worker answers with one."""
+        raise AssertionError("an object came for a stream")
 
     async def fail(self, error: RouterError) -> None:
         """An HTTP status if nothing was sent yet, else an error event and no end marker."""
@@ -96,12 +114,6 @@ class StreamSink:
             raise ClientLeft
         self._writer = writer
         return writer
-
-
-def _write_chunk(transport: asyncio.Transport, data: bytes) -> None:
-    if transport.is_closing():
-        raise ClientLeft
-    transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 def error_response(error: RouterError, request_id: str) -> web.Response:

@@ -38,6 +38,11 @@ class Transcript:
         """The group says how it sees the prompt. A later group says the same, or nothing was delivered before it."""
         self.model_revision = entry.model_revision
         self.prompt = array("i", entry.prompt_token_ids)
+        self.cached_tokens = entry.cached_tokens
+
+    def move_to(self, model_revision: str) -> None:
+        """The stream goes on under other weights, as `--cross-revision` or a reload in mode `restart` has it."""
+        self.model_revision = model_revision
 
     def emitted(self, choice: int, ids: list[int], finish_reason: str | None) -> None:
         """These ids of ``choice`` are delivered."""
@@ -48,6 +53,14 @@ class Transcript:
         self.tokens += len(ids)
         if finish_reason is not None:
             so_far.finish_reason = finish_reason
+
+    def emitted_one(self, choice: int, token: int) -> None:
+        """This id of ``choice`` is delivered: the same, for the usual case."""
+        so_far = self._choices.get(choice)
+        if so_far is None:
+            so_far = self._choices[choice] = ChoiceSoFar()
+        so_far.ids.append(token)
+        self.tokens += 1
 
     @property
     def begun(self) -> bool:

@@ -27,6 +27,15 @@ class UnarySink:
     async def write(self, events: list[bytes], headers: Mapping[str, str]) -> None:
         """Add whole events."""
         self._headers = headers
+        self.put(events)
+
+    @property
+    def open(self) -> bool:
+        """Whether the worker's headers are known."""
+        return bool(self._headers)
+
+    def put(self, events: list[bytes]) -> None:
+        """Add whole events."""
         for event in events:
             payload = payload_of(event)
             if payload in (b"", b"[DONE]"):
@@ -41,9 +50,13 @@ class UnarySink:
 
     async def finish(self) -> None:
         """Make the object."""
-        headers = returned(self._headers) | {"content-type": "application/json", Header.REQUEST_ID: self._request_id}
-        headers.pop("cache-control", None)
-        self._response = web.Response(body=msgspec.json.encode(self._aggregate.whole()), headers=headers)
+        await self.finish_with(msgspec.json.encode(self._aggregate.whole()), self._headers)
+
+    async def finish_with(self, body: bytes, headers: Mapping[str, str]) -> None:
+        """The object is there already."""
+        kept = returned(headers) | {"content-type": "application/json", Header.REQUEST_ID: self._request_id}
+        kept.pop("cache-control", None)
+        self._response = web.Response(body=body, headers=kept)
 
     async def fail(self, error: RouterError) -> None:
         """An HTTP status."""

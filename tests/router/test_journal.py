@@ -118,6 +118,26 @@ def test_a_resumed_stream_of_another_model_revision_is_not_accepted() -> None:
     assert isinstance(reader.garbled, OtherRevision)
 
 
+def test_a_stream_that_a_reload_carried_over_is_continued_by_those_weights_only() -> None:
+    transcript = Transcript(1, wants_usage=False)
+    began = journal_line(Opened(1, [1], REVISION)) + journal_line(Emitted(0, [5])) + b'data: {"choices":[]}\n\n'
+    carried = journal_line(Opened(1, [1], "rev-2")) + journal_line(Emitted(0, [6])) + b'data: {"choices":[]}\n\n'
+    reader = JournalReader(transcript)
+    assert len(reader.feed(began + carried)) == 2
+    assert reader.garbled is None
+    resume = transcript.resume()
+    assert resume is not None
+    assert (resume.model_revision, resume.choices[0].output_token_ids) == ("rev-2", [5, 6])
+    assert isinstance(_read(transcript, journal_line(Opened(1, [1], REVISION)) + b"\n").garbled, OtherRevision)
+    assert _read(transcript, journal_line(Opened(1, [1], "rev-2")) + b"\n").garbled is None
+
+
+def _read(transcript: Transcript, data: bytes) -> JournalReader:
+    reader = JournalReader(transcript)
+    reader.feed(data)
+    return reader
+
+
 @pytest.mark.parametrize("nonsense", [b": bireme {\n", b"data: {nonsense\n\n", b"x" * (LONGEST_LINE + 1)])
 def test_what_came_before_nonsense_in_the_same_read_is_still_delivered(nonsense: bytes) -> None:
     transcript = Transcript(1, wants_usage=False)

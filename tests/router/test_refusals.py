@@ -185,7 +185,7 @@ async def test_other_paths_and_methods_get_openais_error_object(launch: Launch) 
     async with fleet.client.session.get(fleet.router.url + CHAT) as response:
         assert response.status == 405
         assert "POST" in (await response.json())["error"]["message"]
-    async with fleet.client.session.post(fleet.router.url + "/v1/embeddings", json=QUESTION) as response:
+    async with fleet.client.session.post(fleet.router.url + "/v1/rerank", json=QUESTION) as response:
         assert response.status == 404
         assert (await response.json())["error"]["type"] == "invalid_request_error"
     async with aiohttp.ClientSession() as session, session.get(fleet.router.url + "/v1/models/nope") as response:

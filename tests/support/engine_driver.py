@@ -22,6 +22,7 @@ def submit(
     priority: int = 0,
     journalled: bool = False,
     key: int = 0,
+    adapter: str = "",
 ) -> Submit:
     """A request as an HTTP process sends it."""
     return Submit(
@@ -33,6 +34,7 @@ def submit(
         outputs=pack_ids(list(outputs)),
         priority=priority,
         journalled=journalled,
+        adapter=adapter,
     )
 
 
@@ -48,9 +50,11 @@ class Engine:
         stages: int = 1,
         depth: int = 2,
         prefix_caching: bool = True,
+        speculation: int = 0,
+        adapters: tuple[str, ...] = (),
         poison: frozenset[int] = frozenset(),
     ) -> None:
-        self.scheduler = Scheduler(SchedulerConfig(slots, budget, stages, depth, prefix_caching))
+        self.scheduler = Scheduler(SchedulerConfig(slots, budget, stages, depth, prefix_caching, speculation, adapters))
         self.poison = poison
         self.emitted: dict[Sequence, list[int]] = {}
         self.finished: dict[Sequence, str] = {}

@@ -31,6 +31,7 @@ class Request:
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     arrives: int = 0
+    adapter: int = 0
     outputs: list[int] = field(default_factory=list)
     logprobs: list[Logprobs | None] = field(default_factory=list)
     bad: bool = False
@@ -111,7 +112,7 @@ class _Scheduler:
             request = self._waiting.popleft()
             one = _Running(request, self._free.pop(0))
             self._running.append(one)
-            yield Admit(one.slot, request.sampling, pack_ids(request.prompt), pack_ids([]))
+            yield Admit(one.slot, request.sampling, pack_ids(request.prompt), pack_ids([]), request.adapter)
 
     def _row(self, one: _Running, budget: int) -> Row:
         count = min(one.total - one.computed, budget)

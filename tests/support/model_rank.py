@@ -14,6 +14,8 @@ from bireme.wire.plan import Admit, Logprobs, Plan, Result, Row, Sampling, pack_
 BLOCK = 16
 VOCABULARY = 50
 """Small, so that stop ids are drawn and prefixes are shared by chance too."""
+PARROT = 3
+"""With this seed a draw depends on the last token alone, so that outputs run in circles."""
 
 
 class BrokenPlan(AssertionError):
@@ -22,6 +24,8 @@ class BrokenPlan(AssertionError):
 
 def draw(ids: list[int], sampling: Sampling, output: int, counts: Counter[int]) -> int:
     """The next token after ``ids``: a pure function, as a real draw is. Stop ids are masked below ``min_tokens``."""
+    if sampling.seed == PARROT:
+        ids, output = ids[-1:], max(output, sampling.min_tokens) - output
     penalties = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
     seen = sorted(counts.items()) if penalties != (1.0, 0.0, 0.0) else []
     text = repr((ids, sampling.seed, sampling.choice, output, penalties, seen)).encode()
@@ -90,11 +94,17 @@ class ModelRank:
             ids = self._read(plan.step, row)
             if row.output < 0:
                 continue
-            if self.poison.intersection(ids):
-                bad.append(len(drawn))
-            drawn.append(self._sample(row, ids))
-            asked = self.slots[row.slot].sampling.logprobs
-            logprobs.append(None if asked < 0 else Logprobs(-float(row.output), ((drawn[-1], -1.0),) * asked))
+            for number in range(row.drafts + 1):
+                known = ids[: len(ids) - row.drafts + number]
+                if self.poison.intersection(known):
+                    bad.append(len(drawn))
+                drawn.append(self._sample(row, known, row.output + number))
+                asked = self.slots[row.slot].sampling.logprobs
+                chosen = -float(row.output + number)
+                logprobs.append(None if asked < 0 else Logprobs(chosen, ((drawn[-1], -1.0),) * asked))
+            if row.drafts:
+                self._require(row.drafts < row.count, f"slot {row.slot} has {row.drafts} guesses in {row.count} ids")
+                self.slots[row.slot].last_sample = None
         some = tuple(logprobs) if any(entry is not None for entry in logprobs) else ()
         return Result(plan.epoch, plan.step, pack_ids(drawn), tuple(bad), some)
 
@@ -147,9 +157,9 @@ class ModelRank:
             ids.append(cell.token)
         return ids
 
-    def _sample(self, row: Row, ids: list[int]) -> int:
+    def _sample(self, row: Row, ids: list[int], output: int) -> int:
         slot = self.slots[row.slot]
-        slot.last_sample = draw(ids, slot.sampling, row.output, slot.counts)
+        slot.last_sample = draw(ids, slot.sampling, output, slot.counts)
         slot.counts[slot.last_sample] += 1
         return slot.last_sample
 

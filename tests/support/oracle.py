@@ -61,14 +61,23 @@ class Oracle:
         self.verdict = Verdict()
 
     def judge(
-        self, prompt: Sequence[int], delivered: Sequence[int], sampling: Sampling | None = None, request: str = ""
+        self,
+        prompt: Sequence[int],
+        delivered: Sequence[int],
+        sampling: Sampling | None = None,
+        request: str = "",
+        *,
+        first: int = 0,
     ) -> None:
-        """Judge ``delivered`` as the continuation of ``prompt`` under ``sampling`` (default greedy)."""
+        """Judge ``delivered`` as the continuation of ``prompt`` under ``sampling`` (default greedy).
+
+        What comes before position ``first`` was drawn by other weights and is taken as given.
+        """
         sampling = sampling or Sampling()
         with torch.inference_mode():
             output = self._reference(torch.tensor([[*prompt, *delivered]]))
         logits = output.logits[0, len(prompt) - 1 : -1].float()  # type: ignore[attr-defined]
-        for position, got in enumerate(delivered):
+        for position, got in list(enumerate(delivered))[first:]:
             scores = score(logits[position], sampling, list(prompt), list(delivered[:position]))
             best = int(scores.argmax())
             self.verdict.tokens += 1

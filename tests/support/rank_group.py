@@ -28,6 +28,7 @@ from bireme.wire.control import (
     ControlMessage,
     End,
     Ended,
+    Failed,
     Form,
     Formed,
     Load,
@@ -81,6 +82,7 @@ class RankProcess:
                 ) from None
             if isinstance(message, kind):
                 return message
+            assert not isinstance(message, Failed), f"stage {self.stage} rank {self.rank} ended: {message.message}"
             seen.append(message)
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
@@ -121,6 +123,8 @@ class RankGroup:
             Env.MODEL_PATH: self.checkpoint.source,
             **self._environment,
         }
+        if extra.get(Env.DEVICE) == "cuda":  # pods of one machine: each has its own GPUs
+            extra[Env.DEVICE] = f"cuda:{stage * self.tensor}"
         command = [sys.executable, "-m", "bireme_worker.rank.main", *([] if as_spare else ["--rank", str(rank)])]
         with (self._state_dir / f"rank-{stage}-{rank}.log").open("a") as log, theirs:
             process = subprocess.Popen(

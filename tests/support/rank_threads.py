@@ -111,7 +111,7 @@ class ThreadedRanks:
 
         def serve() -> None:
             try:
-                runner.begin(Mesh(place, listener, TOKEN).connect(gate, data, limit_s=30), place.stages)
+                runner.begin(Mesh(place, listener, TOKEN).connect(gate, data, limit_s=30))
                 runner.warm_up(self.epoch)
                 while (plan := plans.get()) is not None:
                     result = runner.collect(runner.launch(plan))

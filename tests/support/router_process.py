@@ -8,6 +8,7 @@ import ssl
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class RouterProcess:
     url: str = ""
     log: Path = field(init=False)
     process: asyncio.subprocess.Process | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.log = self.directory / "router.log"
@@ -41,11 +43,13 @@ class RouterProcess:
         leaders: Sequence[StubLeader],
         models: tuple[str, ...] = ("m", "alias"),
         weights: dict[str, int] | None = None,
+        zones: Sequence[str] = (),
     ) -> None:
         token = str(self.directory / "token")
         routes = tuple(
-            Route(leader.group, leader.index, leader.pod, leader.incarnation, leader.http, leader.admin, token)
-            for leader in leaders
+            Route(leader.group, leader.index, leader.pod, leader.incarnation, leader.http, leader.admin, token, zone)
+            for leader, zone in zip_longest(leaders, zones, fillvalue="")
+            if isinstance(leader, StubLeader)
         )
         fresh = self.directory / "routes.json.new"
         fresh.write_bytes(write_routes(Routes(1, models, routes, weights or {})))
@@ -56,7 +60,7 @@ class RouterProcess:
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *command, "--port", "0", *self.flags,
-                stdout=asyncio.subprocess.PIPE, stderr=log, env=child_environment({}),
+                stdout=asyncio.subprocess.PIPE, stderr=log, env=child_environment(self.environment),
             )  # fmt: skip
         assert self.process.stdout is not None
         line = (await self.process.stdout.readline()).decode()

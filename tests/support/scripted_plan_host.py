@@ -7,6 +7,8 @@ import contextlib
 import socket
 from pathlib import Path
 
+import msgspec
+
 from bireme.process import die_with_parent
 from bireme.wire.errors import WireError
 from bireme.wire.frames import Channel
@@ -49,7 +51,8 @@ class ScriptedCoordinator:
     async def report(self) -> None:
         while True:
             running = 0 if self.handed_over else self.running()
-            self.channel.send(Status(self.epoch, running, 0, 0, 0, 100, 1, 0.0, self.draining, 3, 0, 4, {"stop": 1}))
+            status = Status(self.epoch, running, 0, 0, 0, 100, 1, 0.0, self.draining, 3, 0, 4, {"stop": 1})
+            self.channel.send(msgspec.structs.replace(status, clients=self.identity.http_processes))
             await asyncio.sleep(STATUS_S)
 
     def running(self) -> int:

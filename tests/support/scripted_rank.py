@@ -2,7 +2,7 @@
 milliseconds. Started by a real supervisor with `--rank-module tests.support.scripted_rank`.
 
 The checkpoint's source says how loading goes: `refused-65` fails for good, `crash` exits with 1. A file `stuck-R` in the
-state directory makes rank R busy without progress.
+state directory makes rank R busy without progress, a file `slow-R` keeps it loading for as long as it is there.
 """
 
 import argparse
@@ -79,6 +79,9 @@ class ScriptedRank:
                     return 0
 
     def load(self, source: str) -> int:
+        slow = self.identity.state_dir / f"slow-{self.rank}"
+        while slow.exists():
+            time.sleep(0.01)
         name = Path(source).name
         if name.startswith("refused-"):
             code = int(name.removeprefix("refused-"))

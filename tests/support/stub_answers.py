@@ -37,7 +37,10 @@ def released(ids: list[int]) -> str:
 class Answer:
     """One answer to a request body as the router sends it (or as a client does, for the plain form)."""
 
-    def __init__(self, path: str, body: dict[str, Any], revision: str = REVISION) -> None:
+    def __init__(
+        self, path: str, body: dict[str, Any], revision: str = REVISION, cached_tokens: int | None = None
+    ) -> None:
+        self._cached = cached_tokens
         self._chat = path.endswith("/chat/completions")
         self._body = body
         self._revision = revision
@@ -74,7 +77,7 @@ class Answer:
         return ids
 
     def _parts(self) -> Iterator[bytes]:
-        yield journal_line(Opened(1, self.prompt, self._revision))
+        yield journal_line(Opened(1, self.prompt, self._revision, self._cached))
         for choice in range(self._body.get("n", 1)) if self._chat else ():
             if self._is_resume and (choice == 0 or choice in self._resumed):
                 continue

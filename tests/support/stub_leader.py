@@ -24,9 +24,10 @@ TOKEN = "ab" * 32
 
 @dataclass(frozen=True)
 class Serve:
-    """The whole answer; ``pause_s`` before each line."""
+    """The whole answer; ``pause_s`` before each line, ``head_after_s`` before the status line."""
 
     pause_s: float = 0.0
+    head_after_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -113,20 +114,24 @@ class StubLeader:
         self.state: dict[str, Any] = {"state": "Serving", "epoch": 1, "model_revision": REVISION}
         self.limits = Limits(4096, 256, 256)
         self.watch_speaks = True
+        self.cached_tokens: int | None = None
+        """What the journal says of the prompt."""
         self._seq = 0
+        self._host = "127.0.0.1"
         self._changed = asyncio.Condition()
         self._runners: list[web.AppRunner] = []
         self._watchers: set[asyncio.Transport] = set()
         self.http = ""
         self.admin = ""
 
-    async def start(self, http_port: int = 0) -> "StubLeader":
+    async def start(self, http_port: int = 0, admin_port: int = 0, host: str = "127.0.0.1") -> "StubLeader":
+        self._host = host
         app = web.Application(client_max_size=64 << 20)
         app.router.add_post("/v1/{rest:.+}", self._answer)
         admin = web.Application()
         admin.router.add_get("/watch", self._watch)
         self.http = await self._serve(app, http_port)
-        self.admin = await self._serve(admin, 0)
+        self.admin = await self._serve(admin, admin_port)
         return self
 
     async def stop(self) -> None:
@@ -174,9 +179,9 @@ class StubLeader:
     async def _serve(self, app: web.Application, port: int) -> str:
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
+        await web.TCPSite(runner, self._host, port, reuse_address=True).start()
         self._runners.append(runner)
-        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return f"http://{self._host}:{runner.addresses[0][1]}"
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get(Header.TOKEN) != f"Bearer {TOKEN}":
@@ -220,19 +225,21 @@ class StubLeader:
             return web.Response()
         if isinstance(behaviour, Silent) and not behaviour.headers:
             await asyncio.Event().wait()
+        if isinstance(behaviour, Serve) and behaviour.head_after_s:
+            await asyncio.sleep(behaviour.head_after_s)
         headers = {
             "content-type": "text/event-stream; charset=utf-8",
             Header.MODEL_REVISION: self.state["model_revision"],
         }
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
-        answer = Answer(received.path, received.json, self.state["model_revision"])
+        answer = Answer(received.path, received.json, self.state["model_revision"], self.cached_tokens)
         match behaviour:
             case Raw(content, step):
                 for at in range(0, len(content), step or len(content)):
                     await response.write(content[at : at + (step or len(content))])
                     await asyncio.sleep(0)
-            case Serve(pause_s):
+            case Serve(pause_s, _):
                 for line in answer.lines():
                     if pause_s:
                         await asyncio.sleep(pause_s)

@@ -17,6 +17,7 @@ class Setback(Enum):
     BROKEN = "broken off"
     SILENT = "silent for too long"
     HANDED_OVER = "handed over"
+    OUTRUN = "another group was faster"
 
 
 _FIRST_S: Final = {
@@ -26,6 +27,7 @@ _FIRST_S: Final = {
     Setback.BROKEN: 0.5,
     Setback.SILENT: 2.0,
     Setback.HANDED_OVER: 0.5,
+    Setback.OUTRUN: 0.0,
 }
 _LONGEST_S: Final = 10.0
 

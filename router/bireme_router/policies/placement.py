@@ -2,7 +2,8 @@
 
 Taking the cheapest of all would make every router run to the same group between two updates. Groups that computed the
 prompt's beginning (or hold the session) are always looked at, but they win by their cost alone: the credit is worth
-the prefill that it saves, so a crowded holder loses to an idle stranger.
+the prefill that it saves, so a crowded holder loses to an idle stranger. Of the caller's zone one is looked at first,
+so that it wins where costs tie.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +17,12 @@ TIE: Final = 0.05
 
 
 class Candidate(NamedTuple):
-    """A usable group. ``holds``: it has the prefix or the session."""
+    """A usable group. ``holds``: it has the prefix or the session; ``near``: it is in the caller's zone."""
 
     in_flight: int
     stages: int
     holds: bool
+    near: bool = False
 
 
 class Price(NamedTuple):
@@ -37,6 +39,9 @@ def place(candidates: Sequence[Candidate], price: Callable[[int], Price], draws:
     """
     pool = worth_waking([(one.in_flight, one.stages) for one in candidates])
     options = [pool[drawn] for drawn in draw_two(len(pool), draws)]
+    near = [index for index in pool if candidates[index].near]
+    if near:
+        options = list(dict.fromkeys([near[int(draws[0] * len(near))], *options]))
     options += [index for index, one in enumerate(candidates) if one.holds and index not in options]
     prices = [price(index) for index in options]
     best = min(prices)

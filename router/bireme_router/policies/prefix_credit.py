@@ -5,7 +5,7 @@ it is bounded by the group's KV size, forgets the least recently used first (a c
 ``trust`` shrinks the credit where the groups report fewer cached tokens than were predicted.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -44,7 +44,9 @@ class PrefixHistory:
 
     def matched(self, prefix: Sequence[int]) -> int:
         """Leading blocks of ``prefix`` that are known: by bisection, since a known block's ancestors are known too."""
-        known, unknown = 0, len(prefix) + 1
+        if not prefix or prefix[0] not in self._blocks:
+            return 0  # a stranger, as most are
+        known, unknown = (len(prefix) if prefix[-1] in self._blocks else 1), len(prefix) + 1
         while unknown - known > 1:
             middle = (known + unknown) // 2
             if prefix[middle - 1] in self._blocks:
@@ -55,10 +57,11 @@ class PrefixHistory:
 
     def remember(self, prefix: Sequence[int]) -> None:
         """The target got this prompt now; what does not fit is forgotten, tails first."""
-        blocks = self._blocks
-        for block in reversed(prefix[: self._capacity]):
+        blocks, known = self._blocks, min(self.matched(prefix), self._capacity)
+        for block in reversed(prefix[known : self._capacity]):
             blocks[block] = None
-            blocks.move_to_end(block)
+            blocks.move_to_end(block)  # one may be there without its beginning, forgotten before it
+        deque(map(blocks.move_to_end, reversed(prefix[:known])), maxlen=0)
         while len(blocks) > self._capacity:
             blocks.popitem(last=False)
 

@@ -35,10 +35,10 @@ class Allowance:
             _until(used.requests, 1.0, rates.requests_per_minute), _until(used.tokens, tokens, rates.tokens_per_minute)
         )
 
-    def used(self, rates: Rates, tokens: int, now: float) -> "Allowance":
-        """The allowance after a request; ``tokens`` may be negative when settling."""
+    def used(self, rates: Rates, tokens: float, now: float, requests: int = 1) -> "Allowance":
+        """The allowance after a request, or several; ``tokens`` may be negative when settling."""
         drained = self._drained(rates, now)
-        return replace(drained, requests=drained.requests + 1.0, tokens=drained.tokens + tokens)
+        return replace(drained, requests=drained.requests + requests, tokens=max(drained.tokens + tokens, 0.0))
 
     def settled(self, tokens: int) -> "Allowance":
         """The allowance after a request took so many tokens more (or fewer) than was charged."""
