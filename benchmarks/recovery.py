@@ -1,8 +1,9 @@
 """How fast a group notices a loss and serves again, and what that costs its clients.
 
 SmolLM2 in one group of two stages serves requests of every kind while ranks are killed, ranks are stopped and the
-leader is killed, at least 30 times each (`--quick`: 3). Then tensor 3 × pipeline 2 gets long prefills beside a busy
-process, and nothing may be called dead. Every answer is judged by the oracle. The last line is JSON.
+leader is killed, at least 30 times each (`--quick`: 3); then its weights are reloaded under eight streams. A tiny model
+with a long context in tensor 3 × pipeline 2 gets prefills of 32,000 tokens beside a busy process, and nothing may be
+called dead. Every answer is judged by the oracle. The last line is JSON.
 
   python benchmarks/recovery.py --quick        under four minutes on two cores
 """
@@ -27,19 +28,22 @@ from typing import Any
 
 import aiohttp
 
+from benchmarks.reload_pause import Load, perturbed, reload
 from bireme_worker.checkpoints.packaged import ensure_smollm2
 from bireme_worker.text.tokenizer import TextModel
-from tests.faults import inject, kinds
+from tests.faults import formed, inject, kinds
 from tests.faults.parts import Part, one, parts
-from tests.faults.tiny import cache_dir, deployment_file, free_port
+from tests.faults.tiny import cache_dir, deployment_file, free_port, make_tiny
 from tests.support.deployment import Deployment, running
 from tests.support.oracle import Oracle
 
 MODEL = "smollm2-135m-instruct"
 POLL_S = 0.005
 GIVE_UP_S = 120.0
-PREFILL_IDS, PREFILLS = 8000, 4
-"""32,000 prompt tokens under way at any time; the model's context ends at 8,192."""
+PREFILL_IDS, PREFILLS = 32_000, 2
+LONG = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "max_position_embeddings": 32_768}
+"""A tiny model that three ranks can share; SmolLM2's context ends at 8,192."""
+RELOAD_STREAMS = 8
 
 
 @dataclass
@@ -50,6 +54,7 @@ class Results:
     asks: list[kinds.Ask] = field(default_factory=list)
     interrupted: Counter[str] = field(default_factory=Counter)
     false_alarms: int = 0
+    prefills: int = 0
     different: list[str] = field(default_factory=list)
     ties: Counter[str] = field(default_factory=Counter)
 
@@ -65,14 +70,28 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=30, help="faults of each kind (%(default)s)")
     parser.add_argument("--prefill-minutes", type=float, default=10.0, help="watch for false alarms (%(default)s)")
     options = parser.parse_args()
-    faults, prefill_s = (3, 20.0) if options.quick else (options.faults, options.prefill_minutes * 60)
-    checkpoint, results = ensure_smollm2(cache_dir()), Results()
-    with _served(checkpoint, tensor=1, pipeline=2, length=2048) as deployment:
-        asyncio.run(_all_faults(deployment, faults, results))
-    with _served(checkpoint, tensor=3, pipeline=2, length=8192) as deployment, _busy_process():
-        results.false_alarms = asyncio.run(_false_alarms(deployment, prefill_s))
-    _judge(checkpoint, results)
+    faults, prefill_s, reloads = (3, 20.0, 2) if options.quick else (options.faults, options.prefill_minutes * 60, 8)
+    results = Results()
+    with tempfile.TemporaryDirectory(prefix="bireme-") as path:
+        models = Path(path)
+        _link(ensure_smollm2(cache_dir()), models / "a")
+        perturbed(models / "a", models / "b")
+        make_tiny(models / "long", **LONG)
+        with _served(models / "a", tensor=1, pipeline=2, length=2048) as deployment:
+            asyncio.run(_all_faults(deployment, faults, results))
+            asyncio.run(_compare(deployment, results))
+            asyncio.run(_reloads(deployment, reloads, results))
+        with _served(models / "long", tensor=3, pipeline=2, length=32_768) as deployment, _busy_process():
+            results.false_alarms = asyncio.run(_false_alarms(deployment, prefill_s, results))
+        _judge(models / "a", results)
     return _report(results)
+
+
+def _link(source: Path, target: Path) -> None:
+    target.mkdir()
+    for file in source.iterdir():
+        (target / file.name).symlink_to(file)
+    formed.teach_tools(target)
 
 
 @contextlib.contextmanager
@@ -83,8 +102,29 @@ def _served(checkpoint: Path, *, tensor: int, pipeline: int, length: int) -> Ite
         )
         with running(file, Path(path), free_port(), {"/models": checkpoint.parent}) as deployment:
             deployment.wait_serving(1)
-            print(f"tensor {tensor} × pipeline {pipeline} serves", flush=True)
+            print(f"tensor {tensor} × pipeline {pipeline} serves {checkpoint.name}", flush=True)
             yield deployment
+
+
+async def _compare(deployment: Deployment, results: Results) -> None:
+    """Answers of a form are judged by the same request once more, undisturbed."""
+    await asyncio.to_thread(deployment.wait_serving, 1)
+    async with aiohttp.ClientSession() as session:
+        results.different += await kinds.compare_again(session, deployment.url, results.asks)
+
+
+async def _reloads(deployment: Deployment, count: int, results: Results) -> None:
+    """To other weights and back, in both modes; the pause is the longest gap without any token on any stream."""
+    load = Load(deployment.url, RELOAD_STREAMS)
+    try:
+        for number in range(count):
+            await asyncio.sleep(1)
+            revision, mode = (("b", "finish"), ("a", "restart"))[number % 2]
+            pause = (await reload(deployment, revision, mode, load))["pause_s"]
+            results.add("reload_pause_s", pause)
+            print(f"reload, mode {mode}: longest gap {pause:.2f} s", flush=True)
+    finally:
+        await load.stop()
 
 
 async def _all_faults(deployment: Deployment, count: int, results: Results) -> None:
@@ -172,12 +212,13 @@ def _busy_process() -> Iterator[None]:
         process.wait()
 
 
-async def _false_alarms(deployment: Deployment, seconds: float) -> int:
+async def _false_alarms(deployment: Deployment, seconds: float, results: Results) -> int:
     """Moments of unreadiness and epochs that ended while long prefills ran."""
     epoch, alarms, end = deployment.state(0).epoch, 0, time.monotonic() + seconds
-    async with aiohttp.ClientSession() as session:
-        feeding = [asyncio.create_task(_feed(session, deployment, number)) for number in range(PREFILLS)]
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
+        feeding = [asyncio.create_task(_feed(session, deployment, number, results)) for number in range(PREFILLS)]
         while time.monotonic() < end:
+            assert not any(task.done() for task in feeding), f"a prefill ended badly: {feeding}"
             alarms += not await asyncio.to_thread(deployment.ready, 0)
             await asyncio.sleep(0.1)
         for task in feeding:
@@ -187,13 +228,14 @@ async def _false_alarms(deployment: Deployment, seconds: float) -> int:
     return alarms + later - epoch
 
 
-async def _feed(session: aiohttp.ClientSession, deployment: Deployment, number: int) -> None:
+async def _feed(session: aiohttp.ClientSession, deployment: Deployment, number: int, results: Results) -> None:
     dice = random.Random(number)
     while True:
         prompt = [dice.randrange(1000, 40000) for _ in range(PREFILL_IDS)]
         body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
         async with session.post(f"{deployment.url}/v1/completions", json=body) as response:
             assert response.status == 200, await response.text()
+        results.prefills += 1
 
 
 def _judge(checkpoint: Path, results: Results) -> None:
@@ -214,6 +256,7 @@ def _report(results: Results) -> int:
     for kind in kinds.KINDS:
         asked = sum(ask.kind == kind for ask in results.asks)
         print(f"{kind:10} asked {asked:4}  interrupted {results.interrupted[kind]:4}  ties {results.ties[kind]}")
+    print(f"{results.prefills} prefills of {PREFILL_IDS} tokens ended while nothing was to be called dead")
     lost = [f"{ask.label}: {ask.error}" for ask in results.asks if ask.error]
     for line in (*lost, *results.different):
         print(line)
@@ -224,7 +267,7 @@ def _report(results: Results) -> int:
         "false_alarms": results.false_alarms,
         "rank_lost_to_serving_s_p95": round(_p95(seconds["rank_lost_to_serving_s"]), 3),
         "leader_lost_to_serving_s_p95": round(_p95(seconds["leader_lost_to_serving_s"]), 3),
-        "reload_pause_s_max": None,
+        "reload_pause_s_max": round(max(seconds["reload_pause_s"]), 3),
         "lost": len(lost),
         "different": len(results.different),
     }

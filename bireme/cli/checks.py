@@ -8,7 +8,7 @@ from pathlib import Path
 from bireme.api import InferenceDeployment, refused_locally
 from bireme.cli.errors import Refused
 from bireme_operator.local.mounts import Mounts
-from bireme_operator.plan.desired import model_path
+from bireme_operator.plan.paths import model_path
 
 
 def check(deployment: InferenceDeployment, mounts: Mounts) -> None:

@@ -44,6 +44,8 @@ _VERBS: Final = {
     "why": _Verb("say why a deployment on this machine is as it is", "bireme.cli.why"),
     "timeline": _Verb("show what happened in each recovery of a run", "bireme.cli.timeline"),
     "reload": _Verb("serve another checkpoint without a restart", "bireme.cli.reload"),
+    "convert": _Verb("cut a checkpoint into one file per rank, or quantize it", "bireme.cli.convert"),
+    "inspect": _Verb("show what a checkpoint needs, and which layouts fit", "bireme.cli.inspect"),
     "model": _Verb("prepare a demo model", "bireme.cli.model"),
 }
 

@@ -8,19 +8,25 @@ from bireme.names import Exit
 from bireme_worker.checkpoints.config import ModelConfig
 from bireme_worker.checkpoints.errors import CheckpointError
 from bireme_worker.checkpoints.layout import load_model_config
+from bireme_worker.checkpoints.safetensors_index import check_files
 from bireme_worker.models.errors import ConfigurationError
 from bireme_worker.models.shard import HeadShard, Shard
 from bireme_worker.models.stages import stage_layers
+from bireme_worker.shards.layout import check_layout
 
 
 def check_shape(deployment: InferenceDeployment, path: Path) -> None:
-    """Return when the checkpoint at ``path`` can be split.
+    """Return when the checkpoint at ``path`` is whole as far as headers tell, and can be split.
 
     Raises:
         Refused: with the numbers, and the exit code that a worker would have had.
     """
     try:
-        _split(deployment, load_model_config(path))
+        config = load_model_config(path)
+        check_files(path)
+        _split(deployment, config)
+        parallelism = deployment.spec.parallelism
+        check_layout(path, config, parallelism.tensor, parallelism.pipeline, parallelism.stage_layers or ())
     except ConfigurationError as error:
         raise Refused(str(error)) from error
     except CheckpointError as error:

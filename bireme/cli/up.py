@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -28,7 +29,7 @@ from bireme.cli.ask import accepting, answer
 from bireme.cli.checks import check
 from bireme.cli.errors import Refused
 from bireme.cli.progress import Progress
-from bireme.names import Exit
+from bireme.names import Env, Exit
 from bireme_operator.local.errors import LocalError
 from bireme_operator.local.mounts import read_mounts
 from bireme_operator.local.rundir import RunDir
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--host", default="127.0.0.1", help="address on which the router listens (%(default)s)")
     add("--port", type=_port, default=None, metavar="N", help="the router's port (default: spec.router.port)")
+    add("--shard-cache", type=Path, metavar="DIR", help="keep each rank's part of the weights here for the next start")
     add("--ask", metavar="QUESTION", help="ask this, print the answer, stop everything")
 
 
@@ -59,8 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Run until stopped; the exit code is one of ``names.Exit`` or 130."""
     try:
         deployment = load(arguments.file)
+        if arguments.shard_cache is not None:
+            os.environ[Env.SHARD_CACHE] = str(arguments.shard_cache.expanduser().absolute())  # stages inherit it
         mounts = read_mounts(arguments.mount)
         check(deployment, mounts)
+        if arguments.ask is not None:
+            _expect_an_answer(deployment)
         place = Place(arguments.host, arguments.port or deployment.spec.router.port, mounts)
         return asyncio.run(up(deployment, place, arguments.ask))
     except InvalidDeployment as error:
@@ -115,6 +121,12 @@ async def _accompany(
         print(flush=True)
     finally:
         runner.stop()
+
+
+def _expect_an_answer(deployment: InferenceDeployment) -> None:
+    if deployment.spec.paused or not deployment.spec.replicas:
+        why = "spec.paused is true" if deployment.spec.paused else "spec.replicas is 0"
+        raise Refused(f"--ask needs a group that answers, and {why}")
 
 
 def _stop_on_signals(runner: Runner, progress: Progress, deployment: InferenceDeployment) -> None:

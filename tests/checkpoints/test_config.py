@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig
 
-from bireme_worker.checkpoints.config import Llama3Rope, ModelConfig
+from bireme_worker.checkpoints.config import ModelConfig
 from bireme_worker.checkpoints.errors import CorruptFile, UnsupportedCheckpoint
 from bireme_worker.checkpoints.layout import load_model_config
+from bireme_worker.checkpoints.rope import Llama3Rope
 from tests.checkpoints.tiny import LLAMA3, TINY, save_tiny, tiny_llama, write_gguf
 
 LLAMA3_ROPE = Llama3Rope(8.0, 1.0, 4.0, 8192)
 BASE: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], **TINY}
+
+GEMMA: dict[str, Any] = {**BASE, "architectures": ["Gemma2ForCausalLM"]}
 
 
 def without(key: str) -> dict[str, Any]:
@@ -71,16 +74,19 @@ def test_every_way_to_name_an_end_counts() -> None:
     [
         ({**BASE, "architectures": ["FancyForCausalLM"]}, r"FancyForCausalLM.*only LlamaForCausalLM"),
         (without("architectures"), "only LlamaForCausalLM"),
-        ({**BASE, "hidden_act": "gelu"}, "hidden_act 'gelu' is not supported, only silu"),
+        ({**BASE, "hidden_act": "snake"}, "hidden_act 'snake' is not supported, only silu, gelu"),
         (
-            {**BASE, "rope_scaling": {"type": "linear", "factor": 2.0}},
-            "rope_type 'linear' is not supported, only default, llama3",
+            {**BASE, "rope_scaling": {"type": "spiral", "factor": 2.0}},
+            "rope_type 'spiral' is not supported, only default, linear, dynamic, llama3, yarn, longrope",
         ),
-        ({**BASE, "rope_parameters": {"rope_type": "yarn"}}, "rope_type 'yarn'"),
+        ({**BASE, "rope_parameters": {"rope_type": "linear"}}, "factor must be a positive number"),
+        ({**BASE, "rope_parameters": {"rope_type": "longrope", "short_factor": [1]}}, "list of 8 numbers"),
+        ({**GEMMA, "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({**GEMMA, "layer_types": ["sliding_attention"]}, "layer_types must have one entry for each of 2 layers"),
         ({**BASE, "rope_scaling": {"rope_type": "llama3"}}, "factor must be a positive number"),
         ({**BASE, "rope_scaling": "llama3"}, "must be an object"),
         ({**BASE, "partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-        ({**BASE, "quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+        ({**BASE, "quantization_config": {"quant_method": "gptq"}}, "gptq with None bits"),
         ({**BASE, "torch_dtype": "float64"}, "dtype 'float64'"),
         ({**BASE, "num_attention_heads": 5}, "5 attention heads, 2 key-value heads"),
         ({**BASE, "num_attention_heads": 0}, "num_attention_heads must be a positive"),

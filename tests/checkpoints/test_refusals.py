@@ -201,7 +201,7 @@ def test_a_path_without_a_checkpoint_is_refused(
     ("changes", "error", "words"),
     [
         ({"llama__expert_count": 8}, UnsupportedCheckpoint, "mixture of experts"),
-        ({"llama__rope__scaling__type": "yarn"}, UnsupportedCheckpoint, "rope_type 'yarn' is not supported"),
+        ({"llama__rope__scaling__type": "spiral"}, UnsupportedCheckpoint, "rope_type 'spiral' is not supported"),
         ({"llama__rope__dimension_count": 8}, UnsupportedCheckpoint, "rope over 8 of 16"),
         ({"split__count": 3}, UnsupportedCheckpoint, "merge them first"),
         ({"llama__attention__key_length": 48}, WrongShape, "64 rows, no multiple of head_dim 48"),

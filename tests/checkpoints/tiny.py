@@ -32,6 +32,8 @@ GGUF_LAYER = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
@@ -61,7 +63,7 @@ def interleave(weight: torch.Tensor, heads: int) -> torch.Tensor:
 def write_gguf(path: Path, model: Any, *, kind: str = "F32", **values: Any) -> dict[str, torch.Tensor]:
     """Write ``model`` as llama.cpp's converter would; return the tensors that a reader must give back."""
     config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, config.model_type)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -69,20 +71,26 @@ def write_gguf(path: Path, model: Any, *, kind: str = "F32", **values: Any) -> d
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if config.model_type == "qwen3":
+        writer.add_key_length(config.head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     for key, value in values.items():
         name = key.replace("__", ".")
         writer.add_bool(name, value) if isinstance(value, bool) else (
-            writer.add_string(name, value) if isinstance(value, str) else writer.add_uint32(name, value)
+            writer.add_array(name, value)
+            if isinstance(value, list)
+            else writer.add_string(name, value)
+            if isinstance(value, str)
+            else writer.add_uint32(name, value)
         )
     expected = {}
     for name, tensor in gguf_tensors(model).items():
         quantization = gguf.GGMLQuantizationType[kind if tensor[1].dim() == 2 else "F32"]
         heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}.get(name.split(".")[-2])
         hf_name, plain = tensor
-        stored = plain if heads is None else interleave(plain, heads)
+        stored = plain if heads is None or config.model_type != "llama" else interleave(plain, heads)
         data = gguf.quants.quantize(stored.numpy(), quantization)
         writer.add_tensor(name, data, raw_dtype=quantization)
         expected[hf_name] = requantized(plain, quantization)
@@ -109,8 +117,9 @@ def gguf_tensors(model: Any) -> dict[str, tuple[str, torch.Tensor]]:
         names["output.weight"] = "lm_head.weight"
     for layer in range(model.config.num_hidden_layers):
         for ours, theirs in GGUF_LAYER.items():
-            names[f"blk.{layer}.{ours}.weight"] = f"model.layers.{layer}.{theirs}.weight"
-    return {name: (theirs, state[theirs]) for name, theirs in names.items()}
+            for kind in ("weight", "bias"):
+                names[f"blk.{layer}.{ours}.{kind}"] = f"model.layers.{layer}.{theirs}.{kind}"
+    return {name: (theirs, state[theirs]) for name, theirs in names.items() if theirs in state}
 
 
 def change_json(path: Path, **changes: Any) -> None:

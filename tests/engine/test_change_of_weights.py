@@ -54,6 +54,26 @@ def test_a_prefix_of_the_old_weights_is_never_found_again() -> None:
     assert (cold.cached, warm.cached) == (0, 32)
 
 
+def test_the_shortest_comes_first_and_alone_so_that_one_token_comes_soon() -> None:
+    engine = Engine(budget=512, slots=8, kv_blocks=128)
+    lengths = (100, 30, 90)
+    sequences = [engine.submit(submit(range(length), max_tokens=3)) for length in lengths]
+    engine.scheduler.change_weights(b"others")
+    engine.run()
+    assert [row.count for row in engine.plans[0].rows] == [min(lengths)]
+    assert engine.emitted.keys() == set(sequences)
+
+
+def test_the_shortest_may_leave_before_its_turn() -> None:
+    engine = Engine(budget=512, slots=8, kv_blocks=128)
+    short, long = engine.submit(submit(range(30), max_tokens=3)), engine.submit(submit(range(50), max_tokens=3))
+    engine.scheduler.change_weights(b"others")
+    engine.scheduler.cancel(short)
+    engine.run()
+    assert engine.emitted.keys() == {long}
+    engine.check_empty()
+
+
 def test_steps_are_short_until_all_that_waited_is_computed_anew() -> None:
     engine = Engine(budget=512, slots=8, kv_blocks=128)
     for start in range(4):

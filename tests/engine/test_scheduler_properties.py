@@ -38,6 +38,7 @@ class EngineMachine(RuleBasedStateMachine):
     slots = 4
     budget = 24
     prefix_caching = True
+    speculation = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,6 +49,7 @@ class EngineMachine(RuleBasedStateMachine):
             stages=self.stages,
             depth=self.depth,
             prefix_caching=self.prefix_caching,
+            speculation=self.speculation,
             poison=frozenset({POISON}),
         )
         self.requests: dict[Sequence, Submit] = {}
@@ -151,6 +153,8 @@ TestTwoStagesDepthThree = _machine("TwoStagesDepthThree", stages=2, depth=3).Tes
 TestThreeStagesDepthFour = _machine("ThreeStagesDepthFour", stages=3, depth=4, slots=6).TestCase
 TestWithoutPrefixCache = _machine("WithoutPrefixCache", prefix_caching=False).TestCase
 TestBudgetOfOneTokenPerSlot = _machine("BudgetOfOneTokenPerSlot", slots=3, budget=3).TestCase
+TestDrafts = _machine("Drafts", speculation=5, slots=3, budget=32).TestCase
+TestDraftsOverTwoStages = _machine("DraftsOverTwoStages", speculation=3, stages=2, depth=3, budget=32).TestCase
 
 for _name in [name for name in globals() if name.startswith("Test")]:
     globals()[_name].settings = SETTINGS

@@ -5,14 +5,21 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def loop_bounds_are_scalars(monkeypatch: pytest.MonkeyPatch) -> None:
+def mend_loop_bounds(patch: Any = setattr) -> None:
     """Triton 3.6 turns arrays of one element into integers, which numpy 2.4 refuses."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    from triton.runtime import interpreter
+
     original = interpreter._patch_lang_tensor
 
-    def patch(tensor: Any, scope: Any) -> None:
+    def patched(tensor: Any, scope: Any) -> None:
         original(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
+    patch(interpreter, "_patch_lang_tensor", patched)
+
+
+@pytest.fixture(autouse=True)
+def loop_bounds_are_scalars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mended interpreter."""
+    pytest.importorskip("triton.runtime.interpreter")
+    mend_loop_bounds(monkeypatch.setattr)

@@ -1,9 +1,10 @@
 """What each kernel must compute, in plain torch and float32 or better, and random inputs for it."""
 
-import math
 from dataclasses import dataclass
 
 import torch
+
+from bireme_worker.models.layers.attention import PLAIN, Rule
 
 PAGE = 16
 
@@ -47,7 +48,7 @@ class Paged:
         queries, cache = queries.to(device, dtype), cache.to(device, dtype)
         return cls(queries, cache, table.to(device), slots.to(device), counts, lengths)
 
-    def expected(self) -> torch.Tensor:
+    def expected(self, rule: Rule = PLAIN) -> torch.Tensor:
         """Attention of every token, row by row, in float64."""
         parts, at = [], 0
         for slot, count, length in zip(self.slots.tolist(), self.counts, self.lengths, strict=True):
@@ -56,10 +57,14 @@ class Paged:
             group = self.queries.shape[1] // keys.shape[1]
             keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
             queries = self.queries[at : at + count].double()
-            scores = torch.einsum("qhd,khd->hqk", queries, keys) / math.sqrt(queries.shape[2])
+            scores = torch.einsum("qhd,khd->hqk", queries, keys) * (rule.scale or queries.shape[2] ** -0.5)
+            scores = rule.cap * (scores / rule.cap).tanh() if rule.cap else scores
             places = torch.arange(length, device=scores.device)
             limit = places[length - count :].unsqueeze(1)
-            scores = scores.masked_fill(places > limit, -torch.inf)
+            hidden = places > limit
+            if rule.window:
+                hidden |= places <= limit - rule.window
+            scores = scores.masked_fill(hidden, -torch.inf)
             parts.append(torch.einsum("hqk,khd->qhd", scores.softmax(2), values))
             at += count
         return torch.cat(parts)

@@ -28,9 +28,8 @@ def test_auto_takes_the_gpu_of_the_rank_where_there_is_one(monkeypatch: pytest.M
     ("gpus", "changes", "message"),
     [
         (0, {"device": "cuda"}, "rank 0 finds 0 GPUs in its pod and needs 1"),
-        (1, {"device": "tpu"}, "BIREME_DEVICE is 'tpu': set it to auto, cpu or cuda"),
-        (2, {"tensor": 2}, "a group of 1 stages × 2 ranks can't exchange data between GPUs yet"),
-        (2, {"stages": 2}, "set parallelism.tensor and parallelism.pipeline to 1, or BIREME_DEVICE to cpu"),
+        (1, {"device": "tpu"}, "BIREME_DEVICE is 'tpu': set it to auto, cpu, cuda or cuda:FIRST"),
+        (2, {"device": "cuda:2"}, "rank 0 finds 2 GPUs in its pod and needs 3"),
     ],
 )
 def test_a_device_that_can_not_be_had_is_refused(

@@ -35,7 +35,7 @@ class Direct:
             source, dtype="float32", kv_bytes=1 << 22, device=device, max_running_requests=8, max_batched_tokens=64
         )
         self.runner: Runner = load_runner(self.pod, 0, self.pod.checkpoint, Progress())
-        self.runner.begin(SoloCommunicator(EpochGate(1)), 1)
+        self.runner.begin(SoloCommunicator(EpochGate(1)))
         self._handles: deque[Handle] = deque()
 
     def send_plan(self, plan: Plan) -> None:

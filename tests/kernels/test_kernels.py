@@ -6,6 +6,7 @@ import torch
 from bireme.philox import gumbel
 from bireme.wire.plan import Admit, Sampling
 from bireme_worker.kernels import attention, draw, gemv, layer
+from bireme_worker.models.layers.attention import PLAIN, Rule
 from bireme_worker.models.layers.rotary import angles, frequencies, rotate
 from bireme_worker.models.shard import VocabularyShard
 from bireme_worker.sampling.state import SamplingState
@@ -38,6 +39,19 @@ def test_decode_attends_to_every_written_position_and_to_no_other(
     assert relative(out, paged.expected()) < LIMIT[dtype]
 
 
+RULES = [Rule(window=20), Rule(cap=0.5, scale=0.4), Rule(window=33, cap=2.0)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_decode_keeps_to_the_window_and_the_cap(lengths: list[int], rule: Rule, dtype: torch.dtype) -> None:
+    paged = Paged.random([1] * len(lengths), lengths, HEADS[0], SIZES[-1], dtype=dtype, device=DEVICE)
+    out = torch.full_like(paged.queries, float("nan"))
+    attention.decode(paged.queries, paged.cache, pages_of(paged), out, rule)
+    assert relative(out, paged.expected(rule)) < LIMIT[dtype]
+
+
 CHUNKS = [([100, 5, 1000], [100, 900, 1300]), ([2], [4000])] if CUDA else [([5, 20, 2], [5, 33, 40]), ([40], [40])]
 
 
@@ -50,28 +64,43 @@ def test_prefill_sees_the_cached_prefix_and_nothing_after_each_token(
 ) -> None:
     counts, lengths = chunks
     paged = Paged.random(counts, lengths, heads, size, dtype=dtype, device=DEVICE)
+    assert relative(prefilled(paged, heads, dtype), paged.expected()) < LIMIT[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_prefill_keeps_to_the_window_and_the_cap(
+    chunks: tuple[list[int], list[int]], rule: Rule, dtype: torch.dtype
+) -> None:
+    paged = Paged.random(*chunks, HEADS[0], SIZES[-1], dtype=dtype, device=DEVICE)
+    assert relative(prefilled(paged, HEADS[0], dtype, rule), paged.expected(rule)) < LIMIT[dtype]
+
+
+def prefilled(paged: Paged, heads: tuple[int, int], dtype: torch.dtype, rule: Rule = PLAIN) -> torch.Tensor:
     step = attention.tile_tokens(*heads, dtype)
     tiles: list[list[int]] = []
     begin = 0
-    for row, (count, length) in enumerate(zip(counts, lengths, strict=True)):
+    for row, (count, length) in enumerate(zip(paged.counts, paged.lengths, strict=True)):
         starts = range(0, count, step)
         tiles += [[row, begin + at, length - count + at, min(step, count - at)] for at in starts]
         begin += count
     out = torch.full_like(paged.queries, float("nan"))
-    attention.prefill(paged.queries, paged.cache, pages_of(paged), torch.tensor(tiles, device=DEVICE), out)
-    assert relative(out, paged.expected()) < LIMIT[dtype]
+    attention.prefill(paged.queries, paged.cache, pages_of(paged), torch.tensor(tiles, device=DEVICE), out, rule)
+    return out
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("with_delta", [False, True])
-def test_the_norm_adds_the_residual_in_place_first(with_delta: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("from_one", [False, True])
+def test_the_norm_adds_the_residual_in_place_first(from_one: bool, with_delta: bool, dtype: torch.dtype) -> None:
     size = 4096 if CUDA else 48
     x, delta = (torch.randn((7, size)).to(DEVICE, dtype) for _ in range(2))
     weight = torch.randn(size).to(DEVICE, dtype)
     total = x + delta if with_delta else x.clone()
     wide = total.double()
-    expected = wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + 1e-5) * weight.double()
-    out = layer.add_norm(x, delta if with_delta else None, weight, 1e-5)
+    expected = wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + 1e-5) * (weight.double() + from_one)
+    out = layer.add_norm(x, delta if with_delta else None, weight, 1e-5, from_one=from_one)
     assert torch.equal(x, total)
     assert relative(out, expected) < LIMIT[dtype]
 
@@ -124,7 +153,7 @@ def drawn_of(logits: torch.Tensor, samplings: list[Sampling], outputs: list[int]
     for slot, sampling in enumerate(samplings, 1):
         state.admit(Admit(slot, sampling))
     slots = torch.arange(1, len(samplings) + 1, device=DEVICE)
-    ids, bad = draw.draw(logits, slots, torch.tensor(outputs, device=DEVICE), state)
+    _, ids, bad = draw.draw(logits, slots, torch.tensor(outputs, device=DEVICE), state)
     return ids.tolist(), bad.tolist()
 
 

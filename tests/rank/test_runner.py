@@ -52,7 +52,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runner(tiny: Path, make_gate: MakeGate) -> Runner:
     pod = identity(tiny, max_running_requests=8, max_batched_tokens=64)
     one = load_runner(pod, 0, pod.checkpoint, Progress())
-    one.begin(SoloCommunicator(make_gate(1)), 1)
+    one.begin(SoloCommunicator(make_gate(1)))
     return one
 
 
@@ -66,7 +66,7 @@ def fake_runner(make_gate: MakeGate) -> Iterator[Runner]:
         cache = KVCache(layers=2, blocks=20, heads=2, head_dim=16, dtype=torch.float32, device=CPU)
         slots = Slots(9, 256, 20, model.vocabulary, CPU)
         one = Runner(model, cache, slots, Inputs(64, 9, CPU), Progress())
-        one.begin(SoloCommunicator(make_gate(1)), 1)
+        one.begin(SoloCommunicator(make_gate(1)))
         yield one
 
 
@@ -105,7 +105,7 @@ def test_weights_cache_slots_and_inputs_stay_where_they_are_over_epochs(runner: 
 
     before = addresses()
     for epoch in (2, 3):
-        runner.begin(SoloCommunicator(make_gate(epoch)), 1)
+        runner.begin(SoloCommunicator(make_gate(epoch)))
         runner.warm_up(epoch)
         for plan in (PREFILL, DECODE):
             runner.collect(runner.launch(plan))
@@ -115,14 +115,14 @@ def test_weights_cache_slots_and_inputs_stay_where_they_are_over_epochs(runner: 
 
 def test_a_new_epoch_knows_no_request_of_the_last_one(runner: Runner, make_gate: MakeGate) -> None:
     runner.launch(PREFILL)
-    runner.begin(SoloCommunicator(make_gate(2)), 1)
+    runner.begin(SoloCommunicator(make_gate(2)))
     with pytest.raises(BadPlan, match="slot 1 computes up to position 6 with 0 blocks"):
         runner.launch(DECODE)
 
 
 def test_a_step_after_the_end_of_the_epoch_says_so(runner: Runner, make_gate: MakeGate) -> None:
     gate = make_gate(2)
-    runner.begin(SoloCommunicator(gate), 1)
+    runner.begin(SoloCommunicator(gate))
     gate.abort("a peer was lost")
     with pytest.raises(EpochEnded, match="a peer was lost"):
         runner.launch(PREFILL)
@@ -174,7 +174,7 @@ def test_broken_values_of_one_request_do_not_reach_the_next_owner_of_its_blocks(
 def test_progress_counts_layers(tiny: Path, make_gate: MakeGate) -> None:
     pod, progress = identity(tiny), Progress()
     runner = load_runner(pod, 0, pod.checkpoint, progress)
-    runner.begin(SoloCommunicator(make_gate(1)), 1)
+    runner.begin(SoloCommunicator(make_gate(1)))
     runner.launch(PREFILL)
     assert progress.layers == 2
 

@@ -1,5 +1,6 @@
 """The next weights beside the served ones: verified, refused with the numbers, dropped when nobody wants them any more."""
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -49,9 +50,32 @@ def bench(served: Path) -> Bench:
     return Bench(served)
 
 
+def with_sums(directory: Path) -> Path:
+    digest = hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()
+    (directory / "SHA256SUMS").write_text(f"{digest}  model.safetensors\n")
+    return directory
+
+
 def copy(served: Path, target: Path) -> Path:
     shutil.copytree(served, target)
     return target
+
+
+def test_flipped_bytes_are_refused_where_the_checkpoint_brings_checksums(
+    bench: Bench, served: Path, tmp_path: Path
+) -> None:
+    target = with_sums(copy(served, tmp_path / "b"))
+    assert bench.stage(target, 1).error == ""
+    with (target / "model.safetensors").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+    assert "model.safetensors has SHA-256" in bench.stage(target, 2).error
+    (target / "SHA256SUMS").write_text("0" * 64 + "  config.json\n")
+    assert "has no line for model.safetensors" in bench.stage(target, 3).error
+    (target / "SHA256SUMS").unlink()
+    assert bench.stage(target, 4).error == "", "without checksums nobody can tell"
 
 
 def test_staged_weights_are_taken_once_and_only_by_their_generation(bench: Bench, served: Path) -> None:
@@ -109,7 +133,7 @@ def test_truncated_missing_and_quantized_checkpoints_are_refused_by_name(
     assert "does not exist" in bench.stage(tmp_path / "nothing", generation=2).error
     packed = copy(served, tmp_path / "packed")
     change_json(packed / "config.json", quantization_config={"quant_method": "fp8"})
-    assert "quantization_config" in bench.stage(packed, generation=3).error
+    assert "quantization is fp8 8 bits, served is None" in bench.stage(packed, generation=3).error
 
 
 def test_what_was_discarded_can_not_be_taken_and_the_next_attempt_is_told_apart(bench: Bench, served: Path) -> None:

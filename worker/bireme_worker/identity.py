@@ -47,6 +47,15 @@ class Identity:
     http_processes: int
     spare_rank: bool
     device: str = "auto"
+    speculation: int = 0
+    adapters: tuple[tuple[str, Path], ...] = ()
+    max_adapter_rank: int = 64
+    spread_experts: bool = False
+    quantization: str = "none"
+    kv_dtype: str = "auto"
+    kv_fraction: int = 0
+    shard_cache: Path | None = None
+    shard_cache_bytes: int = 0
 
     @property
     def is_leader(self) -> bool:
@@ -86,6 +95,7 @@ class _Reader:
         stage = self._number(Env.STAGE, None, minimum=0)
         if stage >= stages:
             raise BadIdentity(f"{Env.STAGE} is {stage}, but {Env.STAGES} is {stages}: stages count from 0")
+        self._number(Env.THREADS, 1, minimum=1)  # read by ranks before they import torch
         layers = tuple(int(part) for part in self._text(Env.STAGE_LAYERS, "").split(",") if part)
         if layers and len(layers) != stages:
             raise BadIdentity(f"{Env.STAGE_LAYERS} names {len(layers)} stages, but {Env.STAGES} is {stages}")
@@ -113,9 +123,18 @@ class _Reader:
             kv_bytes=self._number(Env.KV_BYTES, 0, minimum=0),
             prefix_caching=self._text(Env.PREFIX_CACHING, "1") == "1",
             drain_timeout_s=float(self._number(Env.DRAIN_TIMEOUT, 300, minimum=0)),
-            http_processes=self._number(Env.HTTP_PROCESSES, 1, minimum=1),
+            http_processes=self._number(Env.HTTP_PROCESSES, 1, minimum=0),
             spare_rank=self._text(Env.SPARE_RANK, "1") == "1",
             device=self._text(Env.DEVICE, "auto"),
+            speculation=self._number(Env.SPECULATION, 0, minimum=0),
+            adapters=self._adapters(),
+            max_adapter_rank=self._number(Env.MAX_ADAPTER_RANK, 64, minimum=1),
+            spread_experts=self._text(Env.SPREAD_EXPERTS, "0") == "1",
+            quantization=self._text(Env.QUANTIZATION, "none"),
+            kv_dtype=self._text(Env.KV_DTYPE, "auto"),
+            kv_fraction=self._number(Env.KV_FRACTION, 0, minimum=0),
+            shard_cache=Path(cache) if (cache := self._text(Env.SHARD_CACHE, "")) else None,
+            shard_cache_bytes=self._number(Env.SHARD_CACHE_BYTES, 0, minimum=0),
         )
 
     def _text(self, name: Env, default: str | None = None) -> str:
@@ -133,6 +152,15 @@ class _Reader:
         if value < minimum:
             raise BadIdentity(f"{name} is {value}, the least is {minimum}: {name.about}")
         return value
+
+    def _adapters(self) -> tuple[tuple[str, Path], ...]:
+        adapters: list[tuple[str, Path]] = []
+        for part in filter(None, self._text(Env.ADAPTERS, "").split(",")):
+            name, equals, path = part.partition("=")
+            if not (name and equals and path) or name in dict(adapters):
+                raise BadIdentity(f"{Env.ADAPTERS} has {part!r}: write name=directory, each name once")
+            adapters.append((name, Path(path)))
+        return tuple(adapters)
 
     def _pod_ip(self) -> str:
         text = self._text(Env.POD_IP)

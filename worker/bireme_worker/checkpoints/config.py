@@ -6,31 +6,33 @@ No torch: HTTP processes need the context length and the end-of-sequence ids.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bireme_worker.checkpoints.decoders import DECODER_ARCHITECTURES, Decoder, decoder_of, with_defaults
 from bireme_worker.checkpoints.errors import CorruptFile, MissingFile, UnsupportedCheckpoint
+from bireme_worker.checkpoints.fields import Fields
+from bireme_worker.checkpoints.quantization import Scheme, parse_quantization
+from bireme_worker.checkpoints.rope import Rope, longest, rope_scaling, rope_theta
+from bireme_worker.checkpoints.words import (
+    ENCODER_ARCHITECTURES,
+    EXPERT_ARCHITECTURES,
+    GPT_ARCHITECTURES,
+    Experts,
+    Variant,
+    experts_of,
+    in_llama_words,
+    variant_of,
+)
 
-ARCHITECTURES = ("LlamaForCausalLM",)
-ACTIVATIONS = ("silu",)
-ROPE_TYPES = ("default", "llama3")
+ARCHITECTURES = (*DECODER_ARCHITECTURES, *GPT_ARCHITECTURES, *EXPERT_ARCHITECTURES, *ENCODER_ARCHITECTURES)
 DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
-class Llama3Rope:
-    """Frequencies below the low limit are divided by ``factor``, above the high limit kept, between them blended."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_position_embeddings: int
-
-
-@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """One model of the Llama family. Sizes are of the whole model, before any sharding."""
+    """One model, in the words of the Llama family. Sizes are of the whole model, before any sharding."""
 
     architecture: str
     hidden_size: int
@@ -43,13 +45,22 @@ class ModelConfig:
     max_position_embeddings: int
     rms_norm_eps: float
     rope_theta: float
-    rope_scaling: Llama3Rope | None
+    rope_scaling: Rope | None
     tie_word_embeddings: bool
     attention_bias: bool
     mlp_bias: bool
     dtype: str | None
     bos_id: int | None
     eos_ids: frozenset[int]
+    experts: Experts | None = None
+    variant: Variant | None = None
+    quantization: Scheme | None = None
+    decoder: Decoder = field(default_factory=Decoder)
+
+    @property
+    def is_encoder(self) -> bool:
+        """It makes vectors of texts, no text."""
+        return self.variant is not None and self.variant.pooling != ""
 
     @classmethod
     def parse(cls, config: Mapping[str, Any], generation: Mapping[str, Any] | None = None) -> "ModelConfig":
@@ -58,7 +69,9 @@ class ModelConfig:
         Raises:
             UnsupportedCheckpoint: a setting that Bireme does not run, or a size that is missing or senseless.
         """
-        fields = _Fields(config)
+        experts, variant = experts_of(config), variant_of(config)
+        config = with_defaults(in_llama_words(config))
+        fields = Fields(config)
         heads = fields.size("num_attention_heads")
         kv_heads = fields.size("num_key_value_heads", heads)
         hidden = fields.size("hidden_size")
@@ -68,9 +81,7 @@ class ModelConfig:
                 f"config.json has {heads} attention heads, {kv_heads} key-value heads and head_dim {head_dim}: "
                 "the heads must be a multiple of the key-value heads and head_dim must be even"
             )
-        fields.one_of("hidden_act", ACTIVATIONS, "silu")
-        if config.get("quantization_config") is not None:
-            raise UnsupportedCheckpoint("config.json has quantization_config: use the unquantized or a GGUF checkpoint")
+        positions = fields.size("max_position_embeddings", 2048)
         return cls(
             architecture=_architecture(config),
             hidden_size=hidden,
@@ -80,16 +91,20 @@ class ModelConfig:
             num_key_value_heads=kv_heads,
             head_dim=head_dim,
             vocab_size=fields.size("vocab_size"),
-            max_position_embeddings=fields.size("max_position_embeddings", 2048),
+            max_position_embeddings=longest(config, positions),
             rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
-            rope_theta=_rope_theta(config),
-            rope_scaling=_rope_scaling(config),
+            rope_theta=rope_theta(config),
+            rope_scaling=rope_scaling(config, head_dim, positions),
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
             attention_bias=bool(config.get("attention_bias", False)),
             mlp_bias=bool(config.get("mlp_bias", False)),
             dtype=_dtype(config),
             bos_id=_first_id(config, generation or {}),
             eos_ids=_ids(config.get("eos_token_id")) | _ids((generation or {}).get("eos_token_id")),
+            experts=experts,
+            variant=variant,
+            quantization=parse_quantization(config),
+            decoder=decoder_of(config),
         )
 
 
@@ -110,32 +125,6 @@ def read_optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-class _Fields:
-    """Typed access to a config dict, with errors that name the key."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = config
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self._config.get(key)
-        value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise UnsupportedCheckpoint(f"config.json: {key} must be a positive number, it is {value!r}")
-        return value
-
-    def size(self, key: str, default: int | None = None) -> int:
-        value = self.number(key, default)
-        if not isinstance(value, int):
-            raise UnsupportedCheckpoint(f"config.json: {key} must be a whole number, it is {value!r}")
-        return value
-
-    def one_of(self, key: str, supported: tuple[str, ...], default: str | None = None) -> str:
-        value = self._config.get(key, default)
-        if value not in supported:
-            raise UnsupportedCheckpoint(f"config.json: {key} {value!r} is not supported, only {', '.join(supported)}")
-        return str(value)
-
-
 def _architecture(config: Mapping[str, Any]) -> str:
     named = config.get("architectures") or []
     found = [name for name in named if name in ARCHITECTURES]
@@ -146,39 +135,9 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return str(found[0])
 
 
-def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """One dict for the three spellings: rope_parameters, and rope_scaling with type or rope_type."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(rope, Mapping):
-        raise UnsupportedCheckpoint(f"config.json: the rope settings must be an object, they are {rope!r}")
-    return rope
-
-
-def _rope_theta(config: Mapping[str, Any]) -> float:
-    # transformers 5 moved rope_theta into rope_parameters; older files have it beside rope_scaling.
-    merged = {"rope_theta": _rope(config).get("rope_theta", config.get("rope_theta"))}
-    return float(_Fields(merged).number("rope_theta", 10000.0))
-
-
-def _rope_scaling(config: Mapping[str, Any]) -> Llama3Rope | None:
-    rope = _rope(config)
-    kind = {"rope_type": rope.get("rope_type", rope.get("type", "default"))}
-    if rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise UnsupportedCheckpoint("config.json: partial_rotary_factor must be 1, other values are not supported")
-    if _Fields(kind).one_of("rope_type", ROPE_TYPES) == "default":
-        return None
-    fields = _Fields(rope)
-    return Llama3Rope(
-        factor=float(fields.number("factor")),
-        low_freq_factor=float(fields.number("low_freq_factor")),
-        high_freq_factor=float(fields.number("high_freq_factor")),
-        original_max_position_embeddings=fields.size("original_max_position_embeddings"),
-    )
-
-
 def _dtype(config: Mapping[str, Any]) -> str | None:
     value = config.get("dtype", config.get("torch_dtype"))
-    return None if value is None else _Fields({"dtype": value}).one_of("dtype", DTYPES)
+    return None if value is None else Fields({"dtype": value}).one_of("dtype", DTYPES)
 
 
 def _ids(value: Any) -> frozenset[int]:

@@ -5,18 +5,16 @@ The directory appears by one rename when all of it is on the disk: a killed conv
 beside it, which the next one removes. A lock lets one conversion per target run at a time.
 """
 
-import fcntl
 import json
-import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bireme_worker.checkpoints.accounting import TIED_COPY
+from bireme_worker.checkpoints.atomic import locked, partial_directory, sync_files
 from bireme_worker.checkpoints.config import ModelConfig
 from bireme_worker.checkpoints.errors import TargetExists, UnsupportedCheckpoint
 from bireme_worker.checkpoints.gguf_file import GGUFFile
@@ -56,39 +54,13 @@ def convert_once(
     if dtype not in NAMES:
         raise UnsupportedCheckpoint(f"cannot write {dtype}, only {', '.join(str(name) for name in NAMES)}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.with_name(f".{target.name}.lock")):
+    with locked(target.with_name(f".{target.name}.lock")):
         if not target.exists():
-            with _partial(target.with_name(f".{target.name}.partial")) as partial:
+            with partial_directory(target.with_name(f".{target.name}.partial")) as partial:
                 _write(source, partial, dtype, progress)
-                _sync(partial)
+                sync_files(partial)
                 partial.rename(target)
     return target
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that the kernel frees when the process dies, however it dies."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def _partial(path: Path) -> Iterator[Path]:
-    """Make an empty directory, and remove it when the work fails: a full disk must not stay full."""
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir()
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync(directory: Path) -> None:
-    """See all files to the disk before the directory gets its name, or a power cut could leave empty ones under it."""
-    for path in directory.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
 
 
 def _write(source: Path, directory: Path, dtype: torch.dtype, progress: Progress) -> None:
@@ -98,7 +70,7 @@ def _write(source: Path, directory: Path, dtype: torch.dtype, progress: Progress
         _write_json(directory / "config.json", _config_of(reader.config, dtype))
         if reader.generation_config:
             _write_json(directory / "generation_config.json", reader.generation_config)
-        _write_tokenizer(source, directory, config)
+        write_tokenizer(source, directory, config)
         kept = [info for name, info in reader.tensors.items() if not (config.tie_word_embeddings and name == TIED_COPY)]
         write_safetensors(reader, kept, directory / "model.safetensors", dtype, progress)
     finally:
@@ -110,7 +82,8 @@ def _config_of(config: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     return {**others, "dtype": str(dtype).removeprefix("torch.")}
 
 
-def _write_tokenizer(source: Path, directory: Path, config: ModelConfig) -> None:
+def write_tokenizer(source: Path, directory: Path, config: ModelConfig) -> None:
+    """Copy the tokenizer's files, or make them of a GGUF file's metadata."""
     gguf = find_gguf(source)
     if gguf is None:
         for name in TOKENIZER_FILES:

@@ -1,7 +1,7 @@
 """What the metadata of a GGUF file says, in the words of config.json and generation_config.json. No torch.
 
-Only general.architecture `llama` is known. Rope scaling of Llama 3 has no metadata: llama.cpp stores the resulting
-factors as a tensor, from which the four parameters are recovered and then proved by computing the tensor again.
+The architectures `llama`, `qwen2` and `qwen3` are known. Rope scaling of Llama 3 has no metadata: llama.cpp stores the
+resulting factors as a tensor, from which the four parameters are recovered and then proved by computing it again.
 """
 
 import math
@@ -14,7 +14,7 @@ from gguf.constants import GGMLQuantizationType
 from bireme_worker.checkpoints.errors import UnsupportedCheckpoint
 from bireme_worker.checkpoints.gguf_file import GGUFFile
 
-ARCHITECTURE = "llama"
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ROPE_FACTORS = "rope_freqs.weight"
 DTYPES = {GGMLQuantizationType.F16: "float16", GGMLQuantizationType.BF16: "bfloat16"}
 
@@ -24,26 +24,26 @@ LLAMA3_LOW, LLAMA3_HIGH, LLAMA3_CONTEXT = 1.0, 4.0, 8192
 
 def hf_config(file: GGUFFile) -> dict[str, Any]:
     """Return config.json as the model's authors would have written it."""
-    _check_architecture(file)
-    heads = file.need("llama.attention.head_count", int)
-    hidden = file.need("llama.embedding_length", int)
-    theta = file.get("llama.rope.freq_base", 10000.0)
-    head_dim = file.get("llama.attention.key_length", hidden // max(heads, 1))
+    kind = _architecture(file)
+    heads = file.need(f"{kind}.attention.head_count", int)
+    hidden = file.need(f"{kind}.embedding_length", int)
+    theta = file.get(f"{kind}.rope.freq_base", 10000.0)
+    head_dim = file.get(f"{kind}.attention.key_length", hidden // max(heads, 1))
     config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [ARCHITECTURES[kind]],
+        "model_type": kind,
         "hidden_act": "silu",
         "hidden_size": hidden,
-        "intermediate_size": file.need("llama.feed_forward_length", int),
-        "num_hidden_layers": file.need("llama.block_count", int),
+        "intermediate_size": file.need(f"{kind}.feed_forward_length", int),
+        "num_hidden_layers": file.need(f"{kind}.block_count", int),
         "num_attention_heads": heads,
-        "num_key_value_heads": file.get("llama.attention.head_count_kv", heads),
+        "num_key_value_heads": file.get(f"{kind}.attention.head_count_kv", heads),
         "head_dim": head_dim,
         "vocab_size": _vocabulary(file),
-        "max_position_embeddings": file.need("llama.context_length", int),
-        "rms_norm_eps": _shortest(file.need("llama.attention.layer_norm_rms_epsilon", float)),
+        "max_position_embeddings": file.need(f"{kind}.context_length", int),
+        "rms_norm_eps": _shortest(file.need(f"{kind}.attention.layer_norm_rms_epsilon", float)),
         "rope_theta": _shortest(theta),
-        "rope_scaling": _rope_scaling(file, head_dim, theta),
+        "rope_scaling": _rope_scaling(file, kind, head_dim, theta),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
@@ -64,16 +64,18 @@ def hf_generation_config(file: GGUFFile) -> dict[str, Any]:
     return {key: value for key, value in ids.items() if value is not None}
 
 
-def _check_architecture(file: GGUFFile) -> None:
-    architecture = file.metadata.get("general.architecture")
-    if architecture != ARCHITECTURE:
-        raise UnsupportedCheckpoint(f"{file.path}: architecture {architecture!r} is not supported, only {ARCHITECTURE}")
-    if file.get("llama.expert_count", 0):
-        raise UnsupportedCheckpoint(f"{file.path}: mixture of experts is not supported, only dense {ARCHITECTURE}")
+def _architecture(file: GGUFFile) -> str:
+    kind = file.metadata.get("general.architecture")
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise UnsupportedCheckpoint(f"{file.path}: architecture {kind!r} is not supported, only {known}")
+    if file.get(f"{kind}.expert_count", 0):
+        raise UnsupportedCheckpoint(f"{file.path}: mixture of experts is not supported, only dense {kind}")
     if file.get("split.count", 1) > 1:
         raise UnsupportedCheckpoint(f"{file.path} is one part of several: merge them first (llama-gguf-split --merge)")
     if "token_embd.weight" not in file.tensors:
         raise UnsupportedCheckpoint(f"{file.path} has no tensor token_embd.weight: it is no language model")
+    return kind
 
 
 def _vocabulary(file: GGUFFile) -> int:
@@ -85,14 +87,22 @@ def _shortest(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _rope_scaling(file: GGUFFile, head_dim: int, theta: float) -> dict[str, Any] | None:
-    rotated = file.get("llama.rope.dimension_count", head_dim)
+def _rope_scaling(file: GGUFFile, kind: str, head_dim: int, theta: float) -> dict[str, Any] | None:
+    rotated = file.get(f"{kind}.rope.dimension_count", head_dim)
     if rotated != head_dim:
         raise UnsupportedCheckpoint(f"{file.path}: rope over {rotated} of {head_dim} head dimensions is not supported")
-    named = file.get("llama.rope.scaling.type", "none")
+    named = file.get(f"{kind}.rope.scaling.type", "none")
+    if named in {"linear", "yarn"}:
+        return _named_scaling(file, kind, named)
     if named != "none":
         return {"rope_type": named}  # ModelConfig refuses it by this name
     return _llama3_scaling(file, head_dim, theta) if ROPE_FACTORS in file.tensors else None
+
+
+def _named_scaling(file: GGUFFile, kind: str, named: str) -> dict[str, Any]:
+    settings = {"rope_type": named, "factor": _shortest(file.need(f"{kind}.rope.scaling.factor", float))}
+    original = file.get(f"{kind}.rope.scaling.original_context_length", 0)
+    return {**settings, "original_max_position_embeddings": original} if original else settings
 
 
 def _llama3_scaling(file: GGUFFile, head_dim: int, theta: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How GGUF names the tensors of a Llama, in Hugging Face's names. No torch."""
+"""How GGUF names the tensors of a Llama or Qwen, in Hugging Face's names. No torch."""
 
 import re
 from collections.abc import Mapping
@@ -15,6 +15,8 @@ _LAYER: Mapping[str, str] = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
@@ -28,7 +30,7 @@ def hf_name(name: str) -> str:
     """Translate one name.
 
     Raises:
-        UnexpectedTensor: the name is of no part of a Llama.
+        UnexpectedTensor: the name is of no part of these models.
     """
     match = _PATTERN.fullmatch(name)
     if match is not None:
@@ -37,4 +39,4 @@ def hf_name(name: str) -> str:
             return f"{_WHOLE_MODEL[part]}.{kind}"
         if layer is not None and part in _LAYER:
             return f"model.layers.{layer}.{_LAYER[part]}.{kind}"
-    raise UnexpectedTensor(f"{name} is no tensor of a Llama model in GGUF")
+    raise UnexpectedTensor(f"{name} is no tensor of a Llama or Qwen model in GGUF")

@@ -1,7 +1,7 @@
 """Reader of a GGUF file through the same interface as safetensors: Hugging Face names, shapes and row order.
 
 Only the blocks that a slice touches are dequantized, a few rows at a time, straight into the result. llama.cpp
-interleaves the two halves of each head in the query and key rows; here they are put back.
+interleaves the two halves of each head in a Llama's query and key rows; here they are put back.
 """
 
 import math
@@ -32,7 +32,7 @@ PLAIN: Mapping[GGMLQuantizationType, torch.dtype] = {
 
 
 class GGUFCheckpointReader:
-    """A CheckpointReader over one GGUF file of architecture llama. Quantized tensors are read as float32."""
+    """A CheckpointReader over one GGUF file. Quantized tensors are read as float32."""
 
     def __init__(self, path: Path) -> None:
         with ExitStack() as on_failure:
@@ -41,6 +41,7 @@ class GGUFCheckpointReader:
             self.config: Mapping[str, Any] = hf_config(self._file)
             self.generation_config: Mapping[str, Any] = hf_generation_config(self._file)
             self._head_dim = ModelConfig.parse(self.config, self.generation_config).head_dim
+            self._interleaved = self.config["model_type"] == "llama"
             self._tensors = _by_hf_name(self._file)
             _check_heads(self._file, self._tensors, self._head_dim)
             on_failure.pop_all()
@@ -69,7 +70,7 @@ class GGUFCheckpointReader:
     def _stored_rows(self, name: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Where the file keeps the wanted rows: (head, half, i) is stored as (head, i, half)."""
         rows = np.arange(start, stop, dtype=np.int64)
-        if not _is_interleaved(name):
+        if not (self._interleaved and _is_rotated(name)):
             return rows
         head, inside = np.divmod(rows, self._head_dim)
         half, place = np.divmod(inside, self._head_dim // 2)
@@ -91,13 +92,13 @@ class GGUFCheckpointReader:
             result[at : at + step] = _decode(chosen, tensor.kind)[:, inner]
 
 
-def _is_interleaved(name: str) -> bool:
+def _is_rotated(name: str) -> bool:
     return ".q_proj." in name or ".k_proj." in name
 
 
 def _check_heads(file: GGUFFile, tensors: Mapping[str, GGUFTensor], head_dim: int) -> None:
     for name, tensor in tensors.items():
-        if _is_interleaved(name) and tensor.shape[0] % head_dim:
+        if _is_rotated(name) and tensor.shape[0] % head_dim:
             raise WrongShape(
                 f"{file.path}: {tensor.name} has {tensor.shape[0]} rows, no multiple of head_dim {head_dim}"
             )

@@ -6,19 +6,23 @@ from bireme_worker.checkpoints.config import ModelConfig, read_json, read_option
 from bireme_worker.checkpoints.errors import MissingFile, UnsupportedCheckpoint
 from bireme_worker.checkpoints.gguf_config import hf_config, hf_generation_config
 from bireme_worker.checkpoints.gguf_file import GGUFFile
+from bireme_worker.checkpoints.manifest import MANIFEST
+from bireme_worker.checkpoints.pooling import with_pooling
 
 
 def load_model_config(path: Path) -> ModelConfig:
     """Read the ModelConfig of any supported checkpoint without touching its weights."""
     gguf = find_gguf(path)
     if gguf is None:
-        return ModelConfig.parse(read_json(path / "config.json"), read_optional_json(path / "generation_config.json"))
+        config = with_pooling(path, read_json(path / "config.json"))
+        return ModelConfig.parse(config, read_optional_json(path / "generation_config.json"))
     with GGUFFile(gguf) as file:
         return ModelConfig.parse(hf_config(file), hf_generation_config(file))
 
 
 def is_safetensors(path: Path) -> bool:
-    return (path / "model.safetensors").exists() or (path / "model.safetensors.index.json").exists()
+    names = ("model.safetensors", "model.safetensors.index.json", MANIFEST)
+    return any((path / name).exists() for name in names)
 
 
 def find_gguf(path: Path) -> Path | None:

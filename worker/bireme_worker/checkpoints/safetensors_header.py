@@ -15,7 +15,7 @@ from typing import Any
 from bireme_worker.checkpoints.errors import CorruptFile, DuplicateTensor, UnsupportedCheckpoint
 from bireme_worker.checkpoints.mapped_file import MappedFile
 
-ITEM_SIZES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}
+ITEM_SIZES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "U8": 1, "I32": 4}
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
 
@@ -47,6 +47,13 @@ def read_header(file: MappedFile) -> dict[str, Entry]:
     entries = [_entry(file.path, name, value, start) for name, value in described.items() if name != "__metadata__"]
     _check_layout(file, entries, start)
     return {entry.name: entry for entry in entries}
+
+
+def read_metadata(file: MappedFile) -> Mapping[str, str]:
+    """Return the free texts of a header that `read_header` has accepted."""
+    length = int.from_bytes(file.data[:LENGTH_BYTES], "little")
+    metadata = _parse(file.path, file.data[LENGTH_BYTES : LENGTH_BYTES + length]).get("__metadata__", {})
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _parse(path: Path, raw: bytes) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from bireme_worker.engine.sequence import BLOCK_SIZE, ID_BYTES
 
 QUEUE_RETRY_S = 1.0
 INT32_MAX = 2**31 - 1
+MAKES_VECTORS = "this model makes embeddings and no text: use /v1/embeddings"
+MAKES_TEXT = "this model generates text and makes no embeddings: use /v1/chat/completions or /v1/completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Capacity:
     running: int
     queue: int
     kv_blocks: int = 0
+    adapters: tuple[str, ...] = ()
+    encodes: bool = False
 
     @property
     def pool_tokens(self) -> int:
@@ -42,12 +46,18 @@ class Capacity:
     @property
     def limits(self) -> Limits:
         """What HTTP processes are told. A pool smaller than the context is the context."""
-        context = min(self.context, self.pool_tokens) if self.kv_blocks else self.context
+        context = min(self.context, self.pool_tokens) if self.kv_blocks and not self.encodes else self.context
         return Limits(context, self.running, self.queue)
 
 
 def refuse(request: Submit, capacity: Capacity) -> Refusal | None:
     """Why this request can't be taken, whatever else runs; None when it can."""
+    if request.adapter and request.adapter not in capacity.adapters:
+        served = ", ".join(capacity.adapters) or "none"
+        message = f"the adapter {request.adapter!r} is not loaded here, these are: {served}"
+        return Refusal(Admission.UNKNOWN_MODEL, message)
+    if request.encode != capacity.encodes:
+        return Refusal(Admission.NEVER_FITS, MAKES_VECTORS if capacity.encodes else MAKES_TEXT)
     wrong = (
         _wrong_ids("the prompt", request.prompt, capacity.vocabulary)
         or _wrong_ids("the output to continue", request.outputs, capacity.vocabulary)
@@ -70,6 +80,9 @@ def too_long(request: Submit, capacity: Capacity) -> str:
     prompt, outputs = len(request.prompt) // ID_BYTES, len(request.outputs) // ID_BYTES
     if prompt == 0:
         return "the prompt is empty: send at least one token"
+    if request.encode:
+        most = capacity.context
+        return "" if prompt <= most else f"an input has {prompt} tokens and the model takes {most}: shorten it"
     if not 1 <= request.max_tokens <= INT32_MAX or outputs > request.max_tokens:
         return f"max_tokens is {request.max_tokens}: it must be at least 1 and at least the {outputs} tokens given"
     for size, what in ((capacity.context, "the context"), (capacity.pool_tokens, "the KV cache")):

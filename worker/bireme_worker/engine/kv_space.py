@@ -14,7 +14,7 @@ class KVSpace:
 
     def take(self, sequence: Sequence, spare: int) -> bool:
         """Give a waiting sequence blocks for all its known tokens and leave ``spare`` free, or give none."""
-        known = self.cache.take(sequence)
+        known = [] if sequence.scores else self.cache.take(sequence)
         missing = -(-sequence.length // BLOCK_SIZE) - len(known)
         if self.pool.available < missing + spare:
             self._release(known)
@@ -33,6 +33,13 @@ class KVSpace:
             return False
         sequence.blocks.append(self.pool.allocate())
         return True
+
+    def stretch(self, sequence: Sequence, wanted: int, spare: int) -> int:
+        """Make room for up to ``wanted`` positions beyond the next one without touching ``spare`` blocks; how many."""
+        end = sequence.positions + 1 + wanted
+        while end > len(sequence.blocks) * BLOCK_SIZE and self.pool.available > spare:
+            sequence.blocks.append(self.pool.allocate())
+        return max(min(end, len(sequence.blocks) * BLOCK_SIZE) - sequence.positions - 1, 0)
 
     def free(self, sequence: Sequence) -> None:
         """Take all blocks back."""

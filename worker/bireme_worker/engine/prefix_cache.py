@@ -1,8 +1,8 @@
 """Which full blocks of a new prompt are in the KV cache already.
 
 A block is labelled by a hash over all ids up to its end (each label hashes the one before it and the block's own ids),
-salted by the weights that filled it. It is labelled once the plan that fills it is issued and its ids are known; ranks
-run plans in order, so later plans may read it, but no row of the same plan.
+salted by the weights and the adapter that filled it. It is labelled once the plan that fills it is issued and its ids
+are known; ranks run plans in order, so later plans may read it, but no row of the same plan.
 """
 
 from hashlib import blake2b
@@ -55,7 +55,7 @@ class PrefixCache:
     def _labels(self, sequence: Sequence, count: int) -> list[bytes]:
         labels = sequence.labels
         for index in range(len(labels), count):
-            before = labels[index - 1] if index else self._root
+            before = labels[index - 1] if index else self._root + sequence.request.adapter.encode()
             labels.append(_digest(before + sequence.ids(index * BLOCK_SIZE, BLOCK_SIZE)))
         return labels[:count]
 

@@ -21,16 +21,27 @@ class Emission:
     cached: int = 0
     logprobs: tuple[Logprobs, ...] = ()
     message: str = ""
+    vector: bytes = b""
+    prompt: tuple[Logprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A plan without its result: everybody with a row in it, and those among them whose row draws a token."""
+    """A plan without its result: everybody with a row in it, and those whose row draws, with the guesses to verify.
+
+    ``scoring``: whose prompt is scored, from which position on, for how many tokens.
+    """
 
     epoch: int
     step: int
     sequences: list[Sequence]
-    drawing: list[Sequence]
+    drawing: list[tuple[Sequence, bytes]]
+    scoring: tuple[tuple[Sequence, int, int], ...] = ()
+
+    @property
+    def draws(self) -> int:
+        """Tokens that the result must have."""
+        return sum(1 + len(guesses) // ID_BYTES for _, guesses in self.drawing)
 
 
 class Flights:
@@ -59,10 +70,12 @@ class Flights:
             raise WrongResult(
                 f"a result of epoch {result.epoch} step {result.step} came for epoch {flight.epoch} step {flight.step}"
             )
-        drawn = len(flight.drawing)
+        drawn = flight.draws
         if len(result.ids) != drawn * ID_BYTES or len(result.logprobs) not in {0, drawn}:
             raise WrongResult(
                 f"step {flight.step} draws {drawn} tokens, its result has {len(result.ids)} bytes of ids "
                 f"and {len(result.logprobs)} logprobs"
             )
+        if len(result.prompt) != sum(count for _, _, count in flight.scoring):
+            raise WrongResult(f"step {flight.step} scores not the {len(result.prompt)} prompt tokens of its result")
         return self._flights.popleft()

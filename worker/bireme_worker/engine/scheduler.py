@@ -26,7 +26,9 @@ SHORT_STEP: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """``slots``: sequences running at once. ``budget``: tokens of a step. ``depth``: plans in flight.
+    """``slots``: sequences running at once. ``budget``: tokens of a step. ``depth``: plans in flight. ``speculation``:
+    most tokens that are guessed of a sequence at a time. ``adapters``: names, in the ranks' order.
+    ``encodes``: a prompt is computed whole in one step, keeps nothing, and ends with it.
 
     With no more slots than budget, decoding sequences can't take a whole step, so a prompt always advances. With a
     depth of at least ``stages`` no stage idles for want of a plan.
@@ -37,10 +39,14 @@ class SchedulerConfig:
     stages: int
     depth: int
     prefix_caching: bool = True
+    speculation: int = 0
+    adapters: tuple[str, ...] = ()
+    encodes: bool = False
 
     def __post_init__(self) -> None:
         assert 1 <= self.slots <= self.budget
         assert 1 <= self.stages <= self.depth
+        assert not (self.encodes and self.prefix_caching)
 
 
 @dataclass(slots=True)
@@ -52,6 +58,8 @@ class Counters:
     generation_tokens: int = 0
     preemptions: int = 0
     nonfinite: int = 0
+    drafted: int = 0
+    accepted: int = 0
 
 
 class Scheduler:
@@ -78,6 +86,7 @@ class Scheduler:
         self._releases: list[int] = []
         self._flights = Flights()
         self._anew = 0
+        self._foremost: Sequence | None = None
 
     @property
     def in_flight(self) -> int:
@@ -112,9 +121,10 @@ class Scheduler:
 
     @property
     def _budget(self) -> int:
-        if self._anew <= 0:
+        if self._anew <= 0 or self.config.encodes:
             return self.config.budget
-        return min(self.config.budget, max(SHORT_STEP, 2 * self.config.slots))
+        short = min(self.config.budget, max(SHORT_STEP, 2 * self.config.slots))
+        return short if self._foremost is None else min(short, self._foremost.length)
 
     @property
     def settled(self) -> bool:
@@ -125,7 +135,7 @@ class Scheduler:
         """Other weights compute from the next plan on: known ids stay, all that was computed goes. Nothing in flight.
 
         A step number is never used twice in an epoch, and ranks hear of every slot that became free. Steps are short
-        until what waits now is computed: the first token must not wait for the prompts of all.
+        until what waits now is computed, and the shortest is first: one token must come soon, whoever's it is.
         """
         assert not self._flights
         for sequence in list(self.running):
@@ -134,21 +144,31 @@ class Scheduler:
             sequence.labels.clear()
         self.space = KVSpace(self.space.pool.total + 1, salt, self.config.prefix_caching)
         self._anew = self.queued_prefill_tokens
+        self._foremost = min(self.waiting, key=lambda sequence: sequence.length, default=None)
 
     def submit(self, request: Submit, now: float) -> Sequence:
         """Queue a request that ``admission`` let pass and whose ``outputs`` do not end it already."""
         self._serial += 1
-        sequence = Sequence.of(request, now, self._serial)
+        sequence = Sequence.of(request, now, self._serial, self.config.speculation)
+        if request.adapter:
+            sequence.adapter = 1 + self.config.adapters.index(request.adapter)
         self.waiting.add(sequence)
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
         """Nobody wants the rest. Works in every state, also after the end."""
+        if sequence is self._foremost:
+            self._foremost = None
         if sequence.state is State.WAITING:
             self.waiting.remove(sequence)
         elif sequence.state is State.RUNNING:
             self._leave(sequence, State.ENDED)
         sequence.state = State.ENDED
+
+    def allow(self, sequence: Sequence, output: int, mask: bytes) -> None:
+        """Output number ``output`` of a sequence that draws under masks may be one of these ids."""
+        if sequence.mask and output >= sequence.confirmed:
+            sequence.mask, sequence.mask_output = mask, output
 
     def plan(self) -> Plan | None:
         """Issue the next plan; None when ``depth`` plans are in flight or nothing can be computed now."""
@@ -173,7 +193,7 @@ class Scheduler:
         flight = self._flights.land(result)
         for sequence in flight.sequences:
             sequence.in_flight -= 1
-        emissions = self._confirm(flight, result)
+        emissions = [*self._scores(flight, result), *self._confirm(flight, result)]
         for sequence in flight.sequences:
             if sequence.in_flight == 0 and sequence in self._leaving:
                 self._settle(sequence)
@@ -185,10 +205,22 @@ class Scheduler:
         return [sequence for sequence in self.running if sequence.can_decode]
 
     def _decode(self, draft: Draft, batch: list[Sequence]) -> None:
+        room = (draft.budget - len(batch)) // 2  # the rest is for prompts
         for sequence in batch:
             # A more urgent one of this batch may have preempted this one for its block.
             if sequence.state is State.RUNNING and self._make_room(sequence):
-                draft.add_decode(sequence)
+                guesses = self._guess(sequence, room)
+                room -= len(guesses) // ID_BYTES
+                draft.add_decode(sequence, guesses)
+
+    def _guess(self, sequence: Sequence, room: int) -> bytes:
+        if sequence.speculation is None or sequence.in_flight:
+            return b""
+        room = min(room, sequence.request.max_tokens - sequence.confirmed - 1)
+        guesses = sequence.speculation.draft(sequence.tokens, room)
+        fitting = self.space.stretch(sequence, len(guesses) // ID_BYTES, spare=len(self.running)) if guesses else 0
+        self.counters.drafted += fitting
+        return guesses[: fitting * ID_BYTES]
 
     def _prefill(self, draft: Draft) -> None:
         for sequence in sorted((s for s in self.running if s.prefilling), key=lambda s: s.order):
@@ -201,8 +233,8 @@ class Scheduler:
         One block per running sequence stays free, or the newcomer would soon be preempted for their growth.
         """
         while draft.budget and self._slots:
-            sequence = self.waiting.first(begun=self.holding)
-            if sequence is None or not self.space.take(sequence, spare=len(self.running)):
+            sequence, self._foremost = self._foremost or self.waiting.first(begun=self.holding), None
+            if sequence is None or not self._place(sequence, draft.budget):
                 return
             self.waiting.remove(sequence)
             self.running[sequence] = None
@@ -213,6 +245,14 @@ class Scheduler:
                 self.counters.cached_tokens += sequence.cached
             draft.admit(sequence)
             self._compute_known(draft, sequence)
+
+    def _place(self, sequence: Sequence, budget: int) -> bool:
+        if sequence.awaits_mask:  # the next plan has it: HTTP processes say it as soon as they see the last id
+            return False
+        if self.config.encodes:
+            sequence.target = sequence.length
+            return sequence.length <= budget
+        return self.space.take(sequence, spare=len(self.running))
 
     def _compute_known(self, draft: Draft, sequence: Sequence) -> None:
         prompt_left = max(sequence.prompt_length - sequence.positions, 0)
@@ -231,9 +271,11 @@ class Scheduler:
         return True
 
     def _issue(self, draft: Draft) -> Plan:
-        plan = Plan(self.epoch, self.step, tuple(draft.rows), tuple(draft.admits), tuple(self._releases))
+        head = self.epoch, self.step, tuple(draft.rows), tuple(draft.admits), tuple(self._releases)
+        plan = Plan(*head, draft.masks, draft.targets)
         self._releases = []
-        self._flights.add(Flight(self.epoch, self.step, draft.sequences, draft.drawing))
+        scoring = tuple((s, start, len(draft.targets[s.slot]) // ID_BYTES) for s, start in draft.scoring)
+        self._flights.add(Flight(self.epoch, self.step, draft.sequences, draft.drawing, scoring))
         self.step += 1
         for sequence in draft.sequences:
             self.space.cache.learn(sequence)
@@ -242,28 +284,48 @@ class Scheduler:
     # -- taking a result
 
     def _confirm(self, flight: Flight, result: Result) -> list[Emission]:
-        emissions = []
-        for index, sequence in enumerate(flight.drawing):
-            if sequence.state is State.ENDED:
-                continue
-            if index in result.bad:
-                emissions.append(self._fail(sequence))
-            else:
-                emissions.append(self._draw(sequence, index, result))
+        emissions, index = [], 0
+        for sequence, guesses in flight.drawing:
+            if sequence.state is not State.ENDED:
+                emissions.append(
+                    self._fail(sequence) if index in result.bad else self._draw(sequence, guesses, index, result)
+                )
+            index += 1 + len(guesses) // ID_BYTES
         return emissions
 
-    def _draw(self, sequence: Sequence, index: int, result: Result) -> Emission:
-        token = result.ids[index * ID_BYTES : (index + 1) * ID_BYTES]
-        logprobs = result.logprobs[index] if result.logprobs else None
+    def _scores(self, flight: Flight, result: Result) -> Iterator[Emission]:
+        """Log probabilities of prompts; what was computed anew has been told before."""
+        place = 0
+        for sequence, start, count in flight.scoring:
+            fresh = result.prompt[place + max(sequence.scored - start, 0) : place + count]
+            place += count
+            if fresh and sequence.state is not State.ENDED:
+                sequence.scored = start + count
+                yield Emission(sequence, b"", prompt=fresh)
+
+    def _draw(self, sequence: Sequence, guesses: bytes, index: int, result: Result) -> Emission:
         cached = sequence.cached if sequence.confirmed == sequence.resumed else 0
-        sequence.confirm(token)
-        self.counters.generation_tokens += 1
-        finish = finish_reason(sequence)
+        count, finish = _accept(sequence, guesses, index, result)
+        self.counters.generation_tokens += 0 if self.config.encodes else count
+        if guesses:
+            self._rewind_guesses(sequence, count - 1)
         if finish:
             self.cancel(sequence)
         else:
             self.space.cache.learn(sequence)
-        return Emission(sequence, token, finish, cached, () if logprobs is None else (logprobs,))
+        logprobs = tuple(one for one in result.logprobs[index : index + count] if one is not None)
+        ids = result.ids[index * ID_BYTES : (index + count) * ID_BYTES]
+        vector = result.vectors[index] if result.vectors else b""
+        return Emission(sequence, ids, finish, cached, logprobs, vector=vector)
+
+    def _rewind_guesses(self, sequence: Sequence, accepted: int) -> None:
+        """Behind the last right guess nothing is computed: what was written there will be written anew."""
+        self.counters.accepted += accepted
+        assert sequence.speculation is not None
+        sequence.speculation.judge(accepted, sequence.length)
+        sequence.guessing = False
+        sequence.issued = sequence.confirmed
+        sequence.positions = sequence.length - 1
 
     def _fail(self, sequence: Sequence) -> Emission:
         self.counters.nonfinite += 1
@@ -289,3 +351,17 @@ class Scheduler:
         if sequence.state is State.PREEMPTED:
             sequence.rewind()
             self.waiting.add(sequence)
+
+
+def _accept(sequence: Sequence, guesses: bytes, index: int, result: Result) -> tuple[int, str]:
+    """Confirm draws from place ``index`` on while each equals its guess; how many, and why the sequence ends if so."""
+    count, finish = 0, ""
+    while True:
+        token = result.ids[(index + count) * ID_BYTES : (index + count + 1) * ID_BYTES]
+        right = token == guesses[count * ID_BYTES : (count + 1) * ID_BYTES]
+        sequence.confirm(token)
+        count += 1
+        finish = finish_reason(sequence)
+        # A draw that is not finite is drawn again, and fails, as the first of its row.
+        if finish or not right or index + count in result.bad:
+            return count, finish

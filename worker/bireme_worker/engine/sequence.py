@@ -10,6 +10,7 @@ from typing import Final
 
 from bireme.wire.plan import Sampling
 from bireme.wire.requests import Submit
+from bireme_worker.engine.speculation import Speculation
 
 BLOCK_SIZE: Final = 16
 """Tokens per KV block."""
@@ -50,15 +51,22 @@ class Sequence:
     in_flight: int = 0
     last_step: int = -1
     cached: int = -1
+    speculation: Speculation | None = None
+    guessing: bool = False
+    adapter: int = 0
+    mask: bytes = b""
+    mask_output: int = 0
+    scored: int = 0
 
     @classmethod
-    def of(cls, request: Submit, now: float, serial: int) -> "Sequence":
-        """A waiting sequence. Lower ``priority`` values are served first, as in vLLM.
+    def of(cls, request: Submit, now: float, serial: int, drafts: int = 0) -> "Sequence":
+        """A waiting sequence, for which up to ``drafts`` tokens are guessed at a time.
 
-        A level of priority counts as ``PRIORITY_STEP_S`` seconds of waiting, so that a stream of urgent requests
-        delays the others but can't starve them.
+        Lower ``priority`` values are served first, as in vLLM. A level of priority counts as ``PRIORITY_STEP_S``
+        seconds of waiting, so that a stream of urgent requests delays the others but can't starve them.
         """
         outputs = len(request.outputs) // ID_BYTES
+        speculates = drafts > 0 and request.speculate and not (counts(request.sampling) or request.mask)
         return cls(
             request=request,
             order=(now + request.priority * PRIORITY_STEP_S, serial),
@@ -67,6 +75,9 @@ class Sequence:
             confirmed=outputs,
             issued=outputs,
             stop_ids=frozenset(request.sampling.stop_ids),
+            speculation=Speculation(drafts) if speculates else None,
+            mask=request.mask,
+            mask_output=outputs,
         )
 
     @property
@@ -95,9 +106,21 @@ class Sequence:
         return self.positions < self.target
 
     @property
+    def scores(self) -> bool:
+        """Whether log probabilities of its prompt are still wanted: then nothing of it may come from the cache."""
+        return self.sampling.prompt_logprobs >= 0 and self.scored < self.prompt_length - 1
+
+    @property
+    def awaits_mask(self) -> bool:
+        """Whether nobody has said yet which ids its next draw may give."""
+        return bool(self.mask) and self.mask_output != self.issued
+
+    @property
     def can_decode(self) -> bool:
-        """Whether a plan may draw one more token from the last sample."""
-        return not self.prefilling and self.issued < self.request.max_tokens
+        """Whether a plan may draw one more token; where a draft will go on, only the last sample can tell."""
+        if self.prefilling or self.guessing or self.awaits_mask or self.issued >= self.request.max_tokens:
+            return False
+        return not (self.in_flight and self.speculation and self.speculation.draft(self.tokens, 1))
 
     @property
     def last_id(self) -> int:
@@ -128,8 +151,14 @@ class Sequence:
         self.state = State.WAITING
         self.slot = self.positions = self.target = self.blocks_sent = self.labelled = self.in_flight = 0
         self.last_step = -1
+        self.guessing = False
         self.issued = self.confirmed
         self.blocks = []
+
+
+def counts(sampling: Sampling) -> bool:
+    """Whether a draw depends on which ids came before it: penalties."""
+    return sampling.repetition_penalty != 1 or sampling.frequency_penalty != 0 or sampling.presence_penalty != 0
 
 
 def finish_reason(sequence: Sequence) -> str:

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from bireme_worker.models.kv_cache import BLOCK_SIZE
+from bireme_worker.models.layers.attention import PLAIN, Rule
 
 LEAST_ROWS: Final = 16
 """Rows of a matrix instruction: fewer are padded."""
@@ -47,6 +48,8 @@ def _attend(
     splits: tl.constexpr,
     single: tl.constexpr,
     page: tl.constexpr,
+    window: tl.constexpr,
+    cap: tl.constexpr,
 ) -> None:
     tile = tl.program_id(0)
     head = tl.program_id(1)
@@ -63,8 +66,10 @@ def _attend(
         position = tl.load(tiles + tile * 4 + 2).to(tl.int32)
         count = tl.load(tiles + tile * 4 + 3).to(tl.int32)
         limit = position + count
-    share = tl.cdiv(tl.cdiv(limit, splits), span) * span
-    begin = split * share
+    # With a window, nothing before the first query's is loaded.
+    floor = tl.maximum(position + 1 - window, 0) // span * span if window else 0
+    share = tl.cdiv(tl.cdiv(limit - floor, splits), span) * span
+    begin = floor + split * share
     end = tl.minimum(begin + share, limit)
     if begin >= end:
         return
@@ -90,7 +95,11 @@ def _attend(
         values_at = cache + at[:, None] + page * heads * size + d[None, :]
         values = tl.load(values_at, mask=inside[:, None] & wide[None, :], other=0.0)
         scores = tl.dot(q, keys, input_precision="ieee") * scale
+        if cap > 0:  # the scale has 1 / cap, and tanh(x) = 1 - 2 / (exp(2x) + 1)
+            scores = (1 - 2 / (tl.exp(2 * scores) + 1)) * (cap * 1.4426950408889634)
         seen = inside[None, :] & (place[None, :] <= (position + query)[:, None])
+        if window:
+            seen = seen & (place[None, :] > (position + query)[:, None] - window)
         scores = tl.where(seen, scores, -float("inf"))
         higher = tl.maximum(best, tl.max(scores, 1))
         base = tl.where(higher == -float("inf"), 0.0, higher)
@@ -119,14 +128,16 @@ def _join(
     size_pad: tl.constexpr,
     span: tl.constexpr,
     splits: tl.constexpr,
+    window: tl.constexpr,
 ) -> None:
     row = tl.program_id(0)
     number = row * heads + tl.program_id(1)
     limit = tl.load(lengths + row).to(tl.int32)
-    share = tl.cdiv(tl.cdiv(limit, splits), span) * span
+    read = limit - (tl.maximum(limit - window, 0) // span * span if window else 0)
+    share = tl.cdiv(tl.cdiv(read, splits), span) * span
     split = tl.arange(0, splits)
     d = tl.arange(0, size_pad)
-    there = split * share < limit
+    there = split * share < read
     logs = tl.load(sums + number * splits + split, mask=there, other=-float("inf"))
     weights = tl.exp2(logs - tl.max(logs, 0))
     weights = weights / tl.sum(weights, 0)
@@ -158,7 +169,7 @@ def tile_tokens(heads: int, kv_heads: int, dtype: torch.dtype) -> int:
     return max(rows // group, 1)
 
 
-def decode(queries: torch.Tensor, cache: torch.Tensor, pages: Pages, out: torch.Tensor) -> None:
+def decode(queries: torch.Tensor, cache: torch.Tensor, pages: Pages, out: torch.Tensor, rule: Rule = PLAIN) -> None:
     """One token per row: ``out [rows, heads, size]`` for ``queries [rows, heads, size]`` (rows may lie apart)."""
     rows, heads, size = queries.shape
     kv_heads = cache.shape[3]
@@ -168,7 +179,9 @@ def decode(queries: torch.Tensor, cache: torch.Tensor, pages: Pages, out: torch.
     parts = torch.empty(scratch, dtype=torch.float32, device=out.device)
     sums = torch.empty(scratch[:3], dtype=torch.float32, device=out.device)
     group_pad = max(triton.next_power_of_2(heads // kv_heads), LEAST_ROWS)
-    _launch(queries, cache, pages, pages.lengths, out, (parts, sums), (rows, kv_heads, splits), group_pad, 1, span)
+    _launch(
+        queries, cache, pages, pages.lengths, out, (parts, sums), (rows, kv_heads, splits), group_pad, 1, span, rule
+    )
     if splits > 1:
         _join[(rows, heads)](
             parts,
@@ -180,11 +193,19 @@ def decode(queries: torch.Tensor, cache: torch.Tensor, pages: Pages, out: torch.
             size_pad=triton.next_power_of_2(size),
             span=span,
             splits=splits,
+            window=rule.window,
             num_warps=2,
         )
 
 
-def prefill(queries: torch.Tensor, cache: torch.Tensor, pages: Pages, tiles: torch.Tensor, out: torch.Tensor) -> None:
+def prefill(
+    queries: torch.Tensor,
+    cache: torch.Tensor,
+    pages: Pages,
+    tiles: torch.Tensor,
+    out: torch.Tensor,
+    rule: Rule = PLAIN,
+) -> None:
     """Rows of any length: ``tiles [tiles, 4]`` has row, first token, its position, and tokens of each tile.
 
     ``queries`` and ``out`` hold all tokens of the step; those of no tile are left alone.
@@ -194,7 +215,7 @@ def prefill(queries: torch.Tensor, cache: torch.Tensor, pages: Pages, tiles: tor
     group_pad = triton.next_power_of_2(heads // kv_heads)
     tokens = tile_tokens(heads, kv_heads, queries.dtype)
     span = 32 if queries.dtype == torch.float32 else 64
-    _launch(queries, cache, pages, tiles, out, (out, out), (len(tiles), kv_heads, 1), group_pad, tokens, span)
+    _launch(queries, cache, pages, tiles, out, (out, out), (len(tiles), kv_heads, 1), group_pad, tokens, span, rule)
 
 
 def _launch(
@@ -208,6 +229,7 @@ def _launch(
     group_pad: int,
     tokens: int,
     span: int,
+    rule: Rule,
 ) -> None:
     _, heads, size = queries.shape
     kv_heads = cache.shape[3]
@@ -221,7 +243,7 @@ def _launch(
         tiles,
         out,
         *scratch,
-        size**-0.5 * math.log2(math.e),
+        (rule.scale or size**-0.5) * (1 / rule.cap if rule.cap else math.log2(math.e)),
         queries.stride(0),
         pages.table.stride(0),
         heads=kv_heads,
@@ -234,6 +256,8 @@ def _launch(
         splits=grid[2],
         single=single,
         page=BLOCK_SIZE,
+        window=rule.window,
+        cap=rule.cap,
         num_warps=8 if tokens * group_pad >= 128 else 4,
         num_stages=1 if queries.dtype == torch.float32 else (3 if single else 2),
     )

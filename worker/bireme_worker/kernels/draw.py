@@ -94,6 +94,7 @@ def _choose(
     faults: tl.tensor,
     drawn: tl.tensor,
     bad: tl.tensor,
+    bests: tl.tensor,
     count: tl.tensor,
     start: tl.tensor,
     chunks: tl.tensor,
@@ -110,12 +111,13 @@ def _choose(
     # Also a broken row must name an id that exists: the next step may look it up before anybody reads this one.
     tl.store(drawn + row, (tl.minimum(place, count - 1) + start).to(tl.int64))
     tl.store(bad + row, tl.max(faulty, 0) > 0)
+    tl.store(bests + row, best)
 
 
 def draw(
     logits: torch.Tensor, slots: torch.Tensor, outputs: torch.Tensor, state: SamplingState
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids ``[rows]`` drawn from ``logits [rows, shard]``, and whether a row's logits were not finite."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Best scores ``[rows]`` of ``logits [rows, shard]``, their ids, and whether a row's logits were not finite."""
     rows, count = len(logits), state.shard.count
     chunks = triton.cdiv(count, CHUNK)
     scores = torch.empty((rows, chunks), dtype=torch.float32, device=logits.device)
@@ -128,5 +130,7 @@ def draw(
     )
     drawn = torch.empty(rows, dtype=torch.int64, device=logits.device)
     bad = torch.empty(rows, dtype=torch.bool, device=logits.device)
-    _choose[(rows,)](scores, ids, faults, drawn, bad, count, start, chunks, width=triton.next_power_of_2(chunks))
-    return drawn, bad
+    best = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    width = triton.next_power_of_2(chunks)
+    _choose[(rows,)](scores, ids, faults, drawn, bad, best, count, start, chunks, width=width)
+    return best, drawn, bad

@@ -20,6 +20,7 @@ def _add_norm(
     size: tl.constexpr,
     width: tl.constexpr,
     add: tl.constexpr,
+    from_one: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64) * size
     at = tl.arange(0, width)
@@ -33,12 +34,17 @@ def _add_norm(
     wide = values.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / size + eps)
     gain = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-    normed = (wide * scale).to(kind).to(tl.float32) * gain
+    normed = wide * scale * (gain + 1) if from_one else (wide * scale).to(kind).to(tl.float32) * gain
     tl.store(out + row + at, normed.to(kind), mask=inside)
 
 
-def add_norm(x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Add ``delta`` to ``x [tokens, size]`` in place, and return the root mean square norm of the sum."""
+def add_norm(
+    x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float, *, from_one: bool = False
+) -> torch.Tensor:
+    """Add ``delta`` to ``x [tokens, size]`` in place, and return the root mean square norm of the sum.
+
+    ``from_one``: the gain is one more than ``weight``.
+    """
     tokens, size = x.shape
     out = torch.empty_like(x)
     width = triton.next_power_of_2(size)
@@ -51,6 +57,7 @@ def add_norm(x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, 
         size=size,
         width=width,
         add=delta is not None,
+        from_one=from_one,
         num_warps=min(max(width // 512, 1), 16),
     )
     return out

@@ -23,7 +23,7 @@ class Batch:
         block_table: ``[slots, blocks]`` block ids of every slot, padded with block 0, whatever the step.
         single: rows with one token; they come first.
         spans: for each later row (first token, end, context length), as host integers.
-        longest: the longest context among the single rows.
+        lengths: context lengths of the single rows, rising.
     """
 
     positions: torch.Tensor
@@ -34,4 +34,4 @@ class Batch:
     block_table: torch.Tensor
     single: int
     spans: tuple[tuple[int, int, int], ...]
-    longest: int
+    lengths: tuple[int, ...]

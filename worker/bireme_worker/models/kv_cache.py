@@ -8,6 +8,8 @@ from typing import Final
 
 import torch
 
+FORMATS: Final = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}
+"""Packed formats of a cache: dtype and largest value."""
 BLOCK_SIZE: Final = 16
 """Tokens per block; the coordinator counts in the same unit."""
 
@@ -35,17 +37,73 @@ class LayerCache:
         return keys, self._pages.index_select(0, flat + 1).view(shape)
 
 
+class PackedLayerCache(LayerCache):
+    """Keys and values in 8 bits, each head of each token with a float32 scale of its own, so that what was stored never
+    depends on what came after it.
+
+    ``data`` has one byte a value, ``scales [blocks, 2, block size, heads]``; reads are in ``dtype``.
+    """
+
+    def __init__(self, data: torch.Tensor, scales: torch.Tensor, packed: str, dtype: torch.dtype) -> None:
+        super().__init__(data)
+        blocks, _, size, heads = scales.shape
+        self._scale_rows = scales.view(blocks * 2 * size, heads)
+        self._scale_pages = scales.view(blocks * 2, size * heads)
+        self._format, self._largest = FORMATS[packed]
+        self._dtype = dtype
+
+    def write(self, key_rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """As in a plain cache."""
+        self._write(key_rows, keys)
+        self._write(key_rows + BLOCK_SIZE, values)
+
+    def read(self, key_pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As in a plain cache."""
+        flat = key_pages.reshape(-1)
+        shape = (key_pages.shape[0], key_pages.shape[1] * BLOCK_SIZE, *self._tail)
+        return self._read(flat, shape), self._read(flat + 1, shape)
+
+    def _write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
+        wide = values.float()
+        scales = wide.abs().amax(2).div_(self._largest)
+        scaled = wide / scales.clamp(min=1e-30).unsqueeze(2)
+        if self._format == torch.int8:
+            scaled = scaled.round_()
+        packed = scaled.clamp_(-self._largest, self._largest).to(self._format)
+        self._rows.index_copy_(0, rows, packed.view(torch.uint8))
+        self._scale_rows.index_copy_(0, rows, scales)
+
+    def _read(self, pages: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        packed = self._pages.index_select(0, pages).view(self._format).view(shape)
+        scales = self._scale_pages.index_select(0, pages).view(*shape[:3], 1)
+        return packed.float().mul_(scales).to(self._dtype)
+
+
 class KVCache:
-    """All layers of a stage on one rank."""
+    """All layers of a stage on one rank; ``packed`` is a key of ``FORMATS``, or "auto" for the model's ``dtype``."""
 
     def __init__(
-        self, *, layers: int, blocks: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+        self,
+        *,
+        layers: int,
+        blocks: int,
+        heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        packed: str = "auto",
     ) -> None:
         self.blocks = blocks
+        shape, small = (layers, blocks, 2, BLOCK_SIZE, heads, head_dim), packed in FORMATS
         # Not filled: pages of the pool become real memory only when blocks are used.
-        self._data = torch.empty((layers, blocks, 2, BLOCK_SIZE, heads, head_dim), dtype=dtype, device=device)
-        self._data[:, 0].zero_()
-        self.layers = [LayerCache(layer) for layer in self._data]
+        self._data = torch.empty(shape, dtype=torch.uint8 if small else dtype, device=device)
+        self._scales = torch.empty(shape[:-1] if small else (layers, 1), dtype=torch.float32, device=device)
+        self.layers: list[LayerCache] = (
+            [PackedLayerCache(*pair, packed, dtype) for pair in zip(self._data, self._scales, strict=True)]
+            if small
+            else [LayerCache(layer) for layer in self._data]
+        )
+        self._zero(torch.zeros(1, dtype=torch.int64, device=device))
 
     @property
     def address(self) -> int:
@@ -61,7 +119,12 @@ class KVCache:
         """
         if self._data.is_cuda:
             return
+        self._zero(blocks)
+
+    def _zero(self, blocks: torch.Tensor) -> None:
         self._data.index_fill_(1, blocks, 0)
+        if self._scales.dim() > 2:
+            self._scales.index_fill_(1, blocks, 0)
 
 
 def key_rows_of(slot_mapping: torch.Tensor) -> torch.Tensor:
@@ -69,6 +132,7 @@ def key_rows_of(slot_mapping: torch.Tensor) -> torch.Tensor:
     return slot_mapping + slot_mapping // BLOCK_SIZE * BLOCK_SIZE
 
 
-def block_bytes(layers: int, heads: int, head_dim: int, dtype: torch.dtype) -> int:
+def block_bytes(layers: int, heads: int, head_dim: int, dtype: torch.dtype, packed: str = "auto") -> int:
     """Bytes of one block over all ``layers`` of a stage on one rank."""
-    return layers * 2 * BLOCK_SIZE * heads * head_dim * dtype.itemsize
+    head = head_dim + torch.float32.itemsize if packed in FORMATS else head_dim * dtype.itemsize
+    return layers * 2 * BLOCK_SIZE * heads * head

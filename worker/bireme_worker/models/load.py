@@ -9,33 +9,111 @@ import torch
 
 from bireme_worker.checkpoints.accounting import account
 from bireme_worker.checkpoints.config import ModelConfig
+from bireme_worker.checkpoints.errors import UnsupportedCheckpoint
+from bireme_worker.checkpoints.quantization import AT_LOAD, Scheme, parse_quantization
 from bireme_worker.checkpoints.reader import CheckpointReader
+from bireme_worker.models.errors import CannotQuantize
 from bireme_worker.models.matrix import pack
 from bireme_worker.models.registry import StageModel, build
 from bireme_worker.models.shard import Shard
 from bireme_worker.models.stages import StageLayers
 from bireme_worker.models.weight import Piece, Weight
+from bireme_worker.quant.load import read_quantized, round_quantized
+from bireme_worker.quant.stored import Found, Stored, scheme_of, stored
 
 READ_BYTES: Final = 4 << 20
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that a checkpoint of this model has."""
+def expected_tensors(config: ModelConfig, found: Found = None) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that a checkpoint of this model has; of what is ``found`` where that is free."""
+    return {one.name: one.shape for one in stored_tensors(config, found)}
+
+
+def stored_tensors(config: ModelConfig, found: Found = None) -> list[Stored]:
+    """The same with the dtypes that each may have."""
     everything = StageLayers(0, config.num_hidden_layers, embeds=True, samples=True)
     whole = build(config, everything, Shard(0, 1), torch.float32)
-    return {piece.source: piece.shape for weight in whole.weights() for piece in weight.pieces}
+    return [
+        one
+        for weight in whole.weights()
+        for piece in weight.pieces
+        for one in stored(piece, scheme_of(weight, config.quantization, found), found)
+    ]
 
 
-def load(model: StageModel, reader: CheckpointReader, device: torch.device, *, packed: bool = True) -> None:
+def check(config: ModelConfig, reader: CheckpointReader) -> None:
+    """Account for every tensor, its shape and its dtype; reads nothing.
+
+    Raises:
+        CheckpointError: the checkpoint lacks a tensor, has one too many, or of another shape or dtype.
+    """
+    expected = stored_tensors(config, reader.tensors)
+    account({one.name: one.shape for one in expected}, reader)
+    for one in expected:
+        info = reader.tensors[one.name]
+        if info.dtype not in one.dtypes:
+            raise UnsupportedCheckpoint(
+                f"{info.file}: {one.name} is of type {info.dtype}, must be "
+                f"{' or '.join(sorted(str(dtype) for dtype in one.dtypes))}: copy the checkpoint again"
+            )
+
+
+def scheme_at_load(name: str, config: ModelConfig) -> Scheme | None:
+    """What `spec.model.quantization` makes of this model's plain weights.
+
+    Raises:
+        CannotQuantize: no such format, or the checkpoint is quantized already.
+    """
+    if name == "none":
+        return None
+    if name not in AT_LOAD:
+        raise CannotQuantize(f"model.quantization is {name!r}: set it to none, {', '.join(AT_LOAD)}")
+    if config.quantization not in {None, AT_LOAD[name]}:
+        assert config.quantization is not None
+        raise CannotQuantize(
+            f"model.quantization is {name}, but the checkpoint is quantized already "
+            f"({config.quantization}): set it to none"
+        )
+    return AT_LOAD[name]
+
+
+def load(
+    model: StageModel,
+    reader: CheckpointReader,
+    device: torch.device,
+    *,
+    packed: bool = True,
+    quantization: str = "none",
+) -> None:
     """Give every weight of ``model`` its memory and its values; ``packed`` for this device where that is faster.
 
     Raises:
         CheckpointError: the checkpoint lacks a tensor, has one too many, or of another shape; before anything is read.
+        CannotQuantize: ``quantization`` can't be had of this model or of this shard.
     """
-    account(expected_tensors(model.config), reader)
+    rounded = scheme_at_load(quantization, model.config)
+    check(model.config, reader)
+    read_weights(model, reader, device, packed=packed, rounded=rounded)
+
+
+def read_weights(
+    model: StageModel, reader: CheckpointReader, device: torch.device, *, packed: bool, rounded: Scheme | None
+) -> None:
+    """The same from a checkpoint that may hold this rank's part alone, and quantized where the whole one is plain.
+
+    Raises:
+        CheckpointError: a tensor is not there.
+    """
     model.place(device)
+    scheme = parse_quantization(reader.config)
     for weight in model.weights():
-        fill(weight, reader, device, packed=packed)
+        held = scheme_of(weight, scheme, reader.tensors)
+        if held is not None:
+            weight.quantized = read_quantized(weight.pieces, held, reader).to(device)
+        elif rounded is not None and weight.quantizes:
+            weight.quantized = round_quantized(weight.pieces, rounded, reader).to(device)
+        else:
+            fill(weight, reader, device, packed=packed)
 
 
 def fill(weight: Weight, reader: CheckpointReader, device: torch.device, *, packed: bool = True) -> None:
@@ -55,5 +133,9 @@ def _copy(piece: Piece, target: torch.Tensor, reader: CheckpointReader) -> None:
     step = max(READ_BYTES // row_bytes, 1)
     for begin in range(0, len(piece.rows), step):
         rows = piece.rows[begin : begin + step]
-        part = reader.read(piece.source, (slice(rows.start, rows.stop), *piece.slices[1:]))
+        cut = slice(rows.start, rows.stop)
+        if piece.transposed:
+            part = reader.read(piece.source, (piece.slices[0], cut)).t()
+        else:
+            part = reader.read(piece.source, (cut, *piece.slices[1:]))
         target[piece.at + begin : piece.at + begin + len(rows)].copy_(part)

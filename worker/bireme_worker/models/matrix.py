@@ -10,6 +10,8 @@ from typing import Final
 import torch
 from torch.nn import functional
 
+from bireme_worker.quant.matrix import Quantized
+
 _TYPICAL_ROWS: Final = 64
 """The row count that the packing is told; the layout then serves every count."""
 _SLOW_OUTPUTS: Final = 1024
@@ -30,8 +32,10 @@ def pack(matrix: torch.Tensor) -> torch.Tensor:
     return packed
 
 
-def multiply(x: torch.Tensor, matrix: torch.Tensor, outputs: int) -> torch.Tensor:
+def multiply(x: torch.Tensor, matrix: torch.Tensor | Quantized, outputs: int) -> torch.Tensor:
     """``x [rows, inputs] · matrixᵀ → [rows, outputs]``; the rows may lie further apart than ``outputs``."""
+    if not isinstance(matrix, torch.Tensor):
+        return matrix.multiply(x)
     if x.is_cuda:
         from bireme_worker.kernels.gemv import gemv  # noqa: PLC0415  Triton is there only beside a GPU
 

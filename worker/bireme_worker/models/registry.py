@@ -7,9 +7,18 @@ import torch
 
 from bireme_worker.checkpoints.config import ModelConfig
 from bireme_worker.models.batch import Batch
+from bireme_worker.models.bert import Encoder
+from bireme_worker.models.bloom import Bloom
+from bireme_worker.models.gemma import Gemma2, Gemma3
+from bireme_worker.models.gpt2 import gpt2
 from bireme_worker.models.kv_cache import KVCache
 from bireme_worker.models.llama import Llama
+from bireme_worker.models.mixtral import Mixtral
+from bireme_worker.models.opt import opt
+from bireme_worker.models.phi3 import Phi3
 from bireme_worker.models.progress import Progress
+from bireme_worker.models.qwen3 import Qwen3
+from bireme_worker.models.qwen3_moe import Qwen3Moe
 from bireme_worker.models.shard import HeadShard, Shard, VocabularyShard
 from bireme_worker.models.stages import StageLayers
 from bireme_worker.models.weight import Weight
@@ -50,7 +59,24 @@ class StageModel(Protocol):
 
 Builder = Callable[[ModelConfig, StageLayers, Shard, torch.dtype], StageModel]
 
-MODELS: Final[Mapping[str, Builder]] = {"LlamaForCausalLM": Llama}
+MODELS: Final[Mapping[str, Builder]] = {
+    "LlamaForCausalLM": Llama,
+    "MistralForCausalLM": Llama,
+    "Qwen2ForCausalLM": Llama,
+    "Qwen3ForCausalLM": Qwen3,
+    "SmolLM3ForCausalLM": Llama,
+    "Gemma2ForCausalLM": Gemma2,
+    "Gemma3ForCausalLM": Gemma3,
+    "Phi3ForCausalLM": Phi3,
+    "MixtralForCausalLM": Mixtral,
+    "Qwen3MoeForCausalLM": Qwen3Moe,
+    "GPT2LMHeadModel": gpt2,
+    "OPTForCausalLM": opt,
+    "BloomForCausalLM": Bloom,
+    "BertModel": Encoder,
+    "RobertaModel": Encoder,
+    "XLMRobertaModel": Encoder,
+}
 
 
 def build(config: ModelConfig, stage: StageLayers, shard: Shard, dtype: torch.dtype) -> StageModel:

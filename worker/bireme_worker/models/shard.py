@@ -14,10 +14,11 @@ VOCABULARY_MULTIPLE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Rank ``rank`` of ``size``."""
+    """Rank ``rank`` of ``size``. ``spread_experts``: each rank holds some experts whole, not a part of every one."""
 
     rank: int
     size: int
+    spread_experts: bool = False
 
     def part(self, total: int, what: str) -> slice:
         """This rank's equal part of ``total``.

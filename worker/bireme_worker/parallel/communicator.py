@@ -21,6 +21,8 @@ class Communicator(Protocol):
     epoch: int
     rank: int
     size: int
+    captures: bool
+    """Whether a captured step, which holds these operations, may be replayed."""
 
     def all_reduce(self, x: torch.Tensor) -> None:
         """Replace ``x`` by the sum over ranks, added in rank order, so that all ranks hold the same bits."""
@@ -56,6 +58,7 @@ class SoloCommunicator:
 
     rank = 0
     size = 1
+    captures = True
 
     def __init__(self, gate: EpochGate) -> None:
         self._gate = gate

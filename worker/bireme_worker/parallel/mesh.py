@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bireme.wire.control import Address
 from bireme.wire.errors import WireError
@@ -18,8 +18,12 @@ from bireme_worker.parallel.communicator import Communicator, SoloCommunicator
 from bireme_worker.parallel.data_listener import DataListener, EdgeHello, EdgeKind, edge_codec, family_of
 from bireme_worker.parallel.errors import PeerLost
 from bireme_worker.parallel.gate import EpochGate
+from bireme_worker.parallel.host_communicator import HostCommunicator
 from bireme_worker.parallel.link import Link
 from bireme_worker.parallel.socket_communicator import SocketCommunicator
+
+if TYPE_CHECKING:
+    from bireme_worker.parallel.exchange import Exchange
 
 RETRY_S: Final = 0.02
 
@@ -53,9 +57,13 @@ class _Edge:
 
 
 class Mesh:
-    """Connects ``place`` with its peers, whose data addresses are ``data[stage][rank]``."""
+    """Connects ``place`` with its peers, whose data addresses are ``data[stage][rank]``.
 
-    def __init__(self, place: Place, listener: DataListener, token: bytes) -> None:
+    ``exchange``: a GPU's open memory, which then carries what the sockets would.
+    """
+
+    def __init__(self, place: Place, listener: DataListener, token: bytes, exchange: "Exchange | None" = None) -> None:
+        self._exchange = exchange
         self._place = place
         self._listener = listener
         self._token = token
@@ -81,7 +89,7 @@ class Mesh:
         tensor = {edge.rank: link for edge, link in links.items() if edge.kind == EdgeKind.TENSOR}
         hidden = {edge.stage: link for edge, link in links.items() if edge.kind == EdgeKind.HIDDEN}
         tokens = [link for edge, link in links.items() if edge.kind == EdgeKind.TOKENS]
-        return SocketCommunicator(
+        sockets = SocketCommunicator(
             gate,
             place.rank,
             tensor,
@@ -89,6 +97,13 @@ class Mesh:
             previous_stage=hidden.get(place.stage - 1),
             tokens=tokens[0] if tokens else None,
         )
+        if self._exchange is None:
+            return sockets
+        from bireme_worker.parallel import device_communicator as devices  # noqa: PLC0415  needs Triton
+
+        named = {edge: devices.peer_of(edge.kind, edge.stage, place.stage, edge.rank) for edge in links}
+        peers = {named[edge]: link for edge, link in links.items()}
+        return devices.form(gate, self._exchange, peers, HostCommunicator(sockets))
 
     def _take(self, edge: _Edge, gate: EpochGate, deadline: float) -> Link:
         hello = EdgeHello(gate.epoch, edge.kind, edge.stage, edge.rank)

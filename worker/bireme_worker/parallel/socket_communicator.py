@@ -20,6 +20,8 @@ class SocketCommunicator:
     ``next_stage`` and ``previous_stage`` carry hidden states, ``tokens`` the sampled ids (last stage to stage 0).
     """
 
+    captures = False
+
     def __init__(
         self,
         gate: EpochGate,

@@ -1,5 +1,6 @@
 """Which device a rank computes on, and what follows from it: the default dtype and the size of the key-value cache."""
 
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -7,7 +8,7 @@ import torch
 from bireme.names import Env
 from bireme_worker.identity import Identity
 from bireme_worker.models.errors import ConfigurationError
-from bireme_worker.models.kv_cache import BLOCK_SIZE, block_bytes
+from bireme_worker.models.kv_cache import BLOCK_SIZE, FORMATS, block_bytes
 from bireme_worker.models.registry import StageModel
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -30,20 +31,17 @@ def choose_device(identity: Identity, rank: int) -> torch.device:
     available = torch.cuda.is_available()
     if identity.device == "cpu" or (identity.device == "auto" and not available):
         return torch.device("cpu")
-    if identity.device not in {"auto", "cuda"}:
-        raise ConfigurationError(f"{Env.DEVICE} is {identity.device!r}: set it to auto, cpu or cuda")
-    if not available or rank >= torch.cuda.device_count():
-        count = torch.cuda.device_count() if available else 0
+    kind, _, first = identity.device.partition(":")
+    if kind not in {"auto", "cuda"} or not (first or "0").isdecimal():
+        raise ConfigurationError(f"{Env.DEVICE} is {identity.device!r}: set it to auto, cpu, cuda or cuda:FIRST")
+    number = int(first or 0) + rank
+    count = torch.cuda.device_count() if available else 0
+    if number >= count:
         raise ConfigurationError(
-            f"rank {rank} finds {count} GPUs in its pod and needs {rank + 1}: give the pod more, lower "
+            f"rank {rank} finds {count} GPUs in its pod and needs {number + 1}: give the pod more, lower "
             f"parallelism.tensor, or set {Env.DEVICE} to cpu"
         )
-    if identity.tensor * identity.stages > 1:
-        raise ConfigurationError(
-            f"a group of {identity.stages} stages × {identity.tensor} ranks can't exchange data between GPUs yet: set "
-            f"parallelism.tensor and parallelism.pipeline to 1, or {Env.DEVICE} to cpu"
-        )
-    return torch.device("cuda", rank)
+    return torch.device("cuda", number)
 
 
 def dtype_of(name: str, device: torch.device) -> torch.dtype:
@@ -57,20 +55,39 @@ def dtype_of(name: str, device: torch.device) -> torch.dtype:
     return DTYPES.get(name, AUTO[device.type])
 
 
-def kv_blocks(model: StageModel, kv_bytes: int, device: torch.device) -> int:
-    """Blocks that fit ``kv_bytes`` on this rank; 0 takes the default, on a GPU a share of what the weights left free.
+def kv_blocks(model: StageModel, identity: Identity, device: torch.device) -> int:
+    """Blocks that fit `engine.kvCache` on this rank; by default, on a GPU, a share of what the weights left free.
 
     Raises:
-        ConfigurationError: not even one block beside the padding block fits.
+        ConfigurationError: not even one block beside the padding block fits, or the cache's format can't be had.
     """
-    one = block_bytes(model.stage.count, model.heads.kv_count, model.config.head_dim, model.dtype)
-    if kv_bytes == 0 and device.type == "cpu":
+    if model.config.is_encoder:
+        return LEAST_BLOCKS  # which nobody uses
+    packed, kv_bytes = _checked_format(identity.kv_dtype, device), identity.kv_bytes
+    one = block_bytes(model.stage.count, model.heads.kv_count, model.config.head_dim, model.dtype, packed)
+    if not kv_bytes and not identity.kv_fraction and device.type == "cpu":
         return max(CPU_KV_BYTES // one, LEAST_BLOCKS)
-    asked = kv_bytes or int(torch.cuda.mem_get_info(device)[0] * KV_FRACTION)
+    asked = kv_bytes or int(_free_bytes(device, identity.tensor) * (identity.kv_fraction / 100 or KV_FRACTION))
     if asked < 2 * one:
-        what = f"engine.kvCache.bytes is {asked}" if kv_bytes else f"{asked} bytes of the GPU are left for the cache"
+        what = f"engine.kvCache.bytes is {asked}" if kv_bytes else f"{asked} bytes are left for the cache"
         raise ConfigurationError(
             f"{what}, two blocks of {BLOCK_SIZE} tokens take {2 * one} on a rank: "
-            + ("set it higher" if kv_bytes else "take a smaller model or a larger GPU")
+            + ("set it higher" if kv_bytes else "take a smaller model or a larger device")
         )
     return asked // one
+
+
+def _free_bytes(device: torch.device, ranks: int) -> int:
+    """Free memory of a GPU; of the host's, the part of one of a pod's ``ranks``."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) * 1024 // ranks
+
+
+def _checked_format(name: str, device: torch.device) -> str:
+    if name not in {"auto", *FORMATS}:
+        raise ConfigurationError(f"engine.kvCache.dtype is {name!r}: set it to auto, {', '.join(FORMATS)}")
+    if name in FORMATS and device.type != "cpu":
+        raise ConfigurationError(f"engine.kvCache.dtype {name} is not built for GPUs yet: set it to auto")
+    return name

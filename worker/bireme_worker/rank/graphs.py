@@ -36,15 +36,18 @@ class DecodeGraphs:
         self._compute = compute
         self._sizes = batch_sizes(rows)
         self._pool = torch.cuda.graph_pool_handle()
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Sampled]] = {}
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Sampled | None]] = {}
 
-    def capture(self) -> None:
-        """Capture anew. The inputs must hold padding only: every step is run once first, to compile what it needs."""
+    def capture(self, *, run: bool = True) -> None:
+        """Capture anew. The inputs must hold padding only: with ``run`` every step is run once first.
+
+        That compiles what it needs, which has happened when the same steps have been captured before.
+        """
         self._graphs.clear()
         self._pool = torch.cuda.graph_pool_handle()  # a pool ends with its last graph
         # The largest first: the pool then has room for all.
         for size in reversed(self._sizes):
-            self._graphs[size] = self._captured(padded(size))
+            self._graphs[size] = self._captured(padded(size), run=run)
 
     def fit(self, shape: Shape) -> bool:
         """Whether a step may be replayed."""
@@ -55,24 +58,26 @@ class DecodeGraphs:
             and bool(self._graphs)
         )
 
-    def replay(self, shape: Shape) -> Sampled:
-        """Run a fitting step whose inputs are filled; the tensors are valid until the next replay, in stream order."""
+    def replay(self, shape: Shape) -> Sampled | None:
+        """Run a fitting step whose inputs are filled; the tensors are valid until the next replay, in stream order.
+
+        None on a stage that does not sample.
+        """
         graph, sampled = self._graphs[next(size for size in self._sizes if size >= shape.rows)]
         graph.replay()
-        return Sampled(sampled.ids[: shape.rows], sampled.bad[: shape.rows], None)
+        return sampled and Sampled(sampled.ids[: shape.rows], sampled.bad[: shape.rows], None)
 
-    def _captured(self, shape: Shape) -> tuple[torch.cuda.CUDAGraph, Sampled]:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._compute(shape)
-        torch.cuda.current_stream().wait_stream(side)
+    def _captured(self, shape: Shape, *, run: bool) -> tuple[torch.cuda.CUDAGraph, Sampled | None]:
+        if run:
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                self._compute(shape)
+            torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # Other threads (heartbeats, staging) may go on using CUDA.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            sampled = self._compute(shape)
-        assert sampled is not None
-        return graph, sampled
+            return graph, self._compute(shape)
 
 
 def padded(size: int) -> Shape:
@@ -82,7 +87,7 @@ def padded(size: int) -> Shape:
         rows=size,
         single=size,
         spans=(),
-        longest=1,
+        lengths=(1,) * size,
         waits_for=frozenset(),
         sampled=(0,) * size,
         draw=Draw(rows=size),

@@ -14,14 +14,14 @@ import sys
 import threading
 from typing import Final
 
-from bireme.names import Exit, Reason
+from bireme.names import Env, Exit, Reason
 from bireme.process import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent()  # before torch, whose import takes seconds in which a lost parent would go unseen
 
-# One compute thread per rank: more would fight for the same cores. Read when torch is imported.
-os.environ["OMP_NUM_THREADS"] = "1"
+# Ranks share the pod's cores: more threads than asked for would fight over them. Read when torch is imported.
+os.environ["OMP_NUM_THREADS"] = os.environ.get(Env.THREADS, "1")
 
 import torch
 
@@ -141,7 +141,7 @@ class RankProcess:
         gate = self._control.open_gate(form.epoch)
         identity, progress = self._identity, self._progress
         place = Place(identity.stage, identity.stages, self._rank, identity.tensor)
-        mesh = Mesh(place, self._listener, identity.token)
+        mesh = Mesh(place, self._listener, identity.token, self._runner.links)
         serving = Serving(place, mesh, identity.token, self._runner, progress, commit=self._commit)
         progress.phase, progress.epoch, progress.step = "Forming", form.epoch, 0
         try:
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--control-fd", type=int, required=True)
     arguments = parser.parse_args()
     _tune_allocator()
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     channel = SocketChannel(socket.socket(fileno=arguments.control_fd), control_codec)
     rank = arguments.rank if arguments.rank is not None else _wait_for_a_place(channel)
     code = run_rank(rank, channel)

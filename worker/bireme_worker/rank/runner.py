@@ -7,13 +7,15 @@ GPU the next one may be launched before it is collected, and decode steps are re
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
 
 from bireme.wire.plan import Logprobs, Plan, Result, Row, pack_ids
+from bireme_worker.models.bert import Encoder
 from bireme_worker.models.kv_cache import KVCache
+from bireme_worker.models.lora import AdapterStep
 from bireme_worker.models.progress import Progress
 from bireme_worker.models.registry import StageModel
 from bireme_worker.models.transfer import upload
@@ -24,7 +26,11 @@ from bireme_worker.rank.inputs import Inputs, Shape
 from bireme_worker.rank.slots import Slots
 from bireme_worker.sampling.draw import Draw
 from bireme_worker.sampling.logprobs import Report
+from bireme_worker.sampling.prompt import prompt_logprobs, score, with_prompt
 from bireme_worker.sampling.sampler import Sampled, sample
+
+if TYPE_CHECKING:
+    from bireme_worker.parallel.exchange import Exchange
 
 MAX_UNREAD: Final = 64
 """Steps whose sampled ids may lie unread in the token connection of stage 0; far more than any depth of plans."""
@@ -47,16 +53,32 @@ class Handle:
 class Runner:
     """One rank's computation. ``communicator`` is set for each epoch by ``begin``."""
 
-    def __init__(self, model: StageModel, cache: KVCache, slots: Slots, inputs: Inputs, progress: Progress) -> None:
+    def __init__(
+        self,
+        model: StageModel,
+        cache: KVCache,
+        slots: Slots,
+        inputs: Inputs,
+        progress: Progress,
+        *,
+        links: "Exchange | None" = None,
+    ) -> None:
+        """``links``: a GPU's open memory, where the group has more ranks than this one."""
         self.model = model
+        self.links = links
+        self._adapters = _adapters_of(model)
         self.cache = cache
         self.slots = slots
         self.inputs = inputs
         self._progress = progress
-        self._stages = 1
         self._unread: deque[tuple[int, ...]] = deque()
         self._communicator: Communicator | None = None
         self._graphs: DecodeGraphs | None = None
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether this stage is the only one."""
+        return self.model.stage.embeds and self.model.stage.samples
 
     @property
     def device(self) -> torch.device:
@@ -65,17 +87,29 @@ class Runner:
         return device
 
     def capture(self) -> None:
-        """Capture decode steps, where the device has graphs and a step is this rank's alone. Between steps."""
-        if self.device.type != "cuda" or not (self.model.stage.embeds and self.model.stage.samples):
+        """Capture decode steps, where the device has graphs. Between steps.
+
+        The first time every step is also run, alone: no epoch has begun, so a group's transfers go nowhere.
+        """
+        if self.device.type != "cuda":
             return
-        gate, communicator = EpochGate(0), self._communicator
-        self._communicator = SoloCommunicator(gate)
+        is_first, communicator = self._graphs is None, self._communicator
         self._graphs = self._graphs or DecodeGraphs(self._compute, self.slots.count)
+        if is_first:
+            self._communicator = self._alone()
         with torch.inference_mode():
             self.inputs.fill((), self.slots)
-            self._graphs.capture()
+            self._graphs.capture(run=is_first)
         self._communicator = communicator
-        gate.close()
+
+    def _alone(self) -> Communicator:
+        """Stands in for an epoch's communicator while steps are captured."""
+        gate = EpochGate(0)
+        if self.links is None:
+            return SoloCommunicator(gate)
+        from bireme_worker.parallel.device_communicator import alone  # noqa: PLC0415  Triton is there only beside a GPU
+
+        return alone(gate, self.links)
 
     def exchange(self, model: StageModel) -> StageModel:
         """Compute with other weights of the same shapes from the next launch on; returns the old ones.
@@ -85,35 +119,40 @@ class Runner:
         """
         old = self.model
         if self.device.type == "cpu":
-            self.model = model
+            self.model, self._adapters = model, _adapters_of(model)
             return old
         pairs = list(zip(old.weights(), model.weights(), strict=True))
         for mine, new in pairs:
-            mine.tensor.copy_(new.tensor)
+            for kept, value in zip(mine.tensors(), new.tensors(), strict=True):
+                kept.copy_(value)
         if model.config == old.config:
             return model
         for mine, new in pairs:
             mine.tensor, new.tensor = new.tensor, mine.tensor
+            mine.quantized, new.quantized = new.quantized, mine.quantized
+            new.low_rank = mine.low_rank
         model.place(self.device)
         self.model = model
         self.capture()
         return old
 
-    def begin(self, communicator: Communicator, stages: int) -> None:
+    def begin(self, communicator: Communicator) -> None:
         """Start an epoch: no request is known any more."""
         self._communicator = communicator
-        self._stages = stages
         self._unread.clear()
         self.slots.reset()
 
     def end(self) -> None:
-        """Let go of the epoch's communicator."""
+        """Let go of the epoch's communicator. Afterwards the device is idle."""
         self._communicator = None
+        if self.links is not None:
+            torch.cuda.synchronize(self.device)
+            self.links.leave()
 
     def warm_up(self, epoch: int) -> None:
         """One padded step through all stages: every connection is used once before the epoch serves."""
         self.collect(self.launch(Plan(epoch=epoch, step=-1, rows=(WARM_UP,))))
-        if self._stages > 1 and self.model.stage.embeds:
+        if self.model.stage.embeds and not self._is_whole:
             self._read_tokens_of(frozenset({0}))
 
     def launch(self, plan: Plan) -> Handle:
@@ -129,8 +168,9 @@ class Runner:
             fresh = self.slots.append_blocks(plan.rows)
             if fresh:
                 self.cache.clear(upload(np.array(fresh), self.device))
-            shape = self.inputs.fill(plan.rows, self.slots)
+            shape = self.inputs.fill(plan.rows, self.slots, plan.masks, plan.targets)
             self._await_tokens(shape)
+            self._choose_adapters(plan.rows, shape)
             sampled = self._step(shape)
             return Handle(plan, shape, sampled) if self.device.type == "cpu" else _fetched(plan, shape, sampled)
 
@@ -144,10 +184,19 @@ class Runner:
         ids = sampled.ids.tolist()
         bad = tuple(row for row, flag in enumerate(sampled.bad.tolist()) if flag)
         logprobs = _logprobs(handle.shape.draw, sampled.report)
-        return Result(epoch=plan.epoch, step=plan.step, ids=pack_ids(ids), bad=bad, logprobs=logprobs)
+        vectors = () if sampled.vectors is None else tuple(row.tobytes() for row in sampled.vectors.numpy())
+        prompt = prompt_logprobs(handle.shape.scored, sampled.prompt)
+        return Result(plan.epoch, plan.step, pack_ids(ids), bad, logprobs, vectors, prompt)
+
+    def _choose_adapters(self, rows: tuple[Row, ...], shape: Shape) -> None:
+        if self._adapters is not None:
+            slots = self.inputs.token_slots[: shape.tokens]
+            self._adapters.tokens = self.slots.adapters.index_select(0, slots) if self.slots.adapt(rows) else None
 
     def _step(self, shape: Shape) -> Sampled | None:
-        if self._graphs is None or not self._graphs.fit(shape):
+        adapted = self._adapters is not None and self._adapters.tokens is not None
+        assert self._communicator is not None, "no epoch has begun"
+        if self._graphs is None or adapted or not (self._communicator.captures and self._graphs.fit(shape)):
             return self._compute(shape)
         self._progress.layers += self.model.stage.count
         return self._graphs.replay(shape)
@@ -164,11 +213,21 @@ class Runner:
         else:
             x = torch.empty((shape.tokens, model.config.hidden_size), dtype=model.dtype, device=self.device)
             communicator.recv_hidden(x)
-        x = model.run_layers(x, self.inputs.batch(shape, self.slots), self.cache, communicator, self._progress)
+        batch = self.inputs.batch(shape, self.slots)
+        x = model.run_layers(x, batch, self.cache, communicator, self._progress)
         if not model.stage.samples:
             communicator.send_hidden(x)
             return None
-        return self._sample(x, shape, communicator) if shape.sampled else None
+        if isinstance(model, Encoder):
+            return _encoded(model.pool(x, batch, self.inputs.sample_tokens[: shape.draw.rows]))
+        prompt = self._score(x, shape, communicator) if shape.scored else None
+        sampled = self._sample(x, shape, communicator) if shape.sampled else None
+        return sampled if prompt is None else with_prompt(sampled, prompt)
+
+    def _score(self, x: torch.Tensor, shape: Shape, communicator: Communicator) -> Report:
+        state = self.slots.sampling_state
+        assert state is not None
+        return score(x, shape.scored, self.model.logits, state.shard, communicator)
 
     def _sample(self, x: torch.Tensor, shape: Shape, communicator: Communicator) -> Sampled:
         inputs, state = self.inputs, self.slots.sampling_state
@@ -177,13 +236,13 @@ class Runner:
         rows = inputs.sampling_rows(shape)
         sampled = sample(logits, rows, state, communicator)
         self.slots.last_sample.index_copy_(0, rows.slots, sampled.ids)
-        if self._stages > 1:
+        if not self._is_whole:
             communicator.send_tokens(sampled.ids)
         return sampled
 
     def _await_tokens(self, shape: Shape) -> None:
         """On stage 0 of several: read sampled ids that this step needs, and remember what this step will sample."""
-        if self._stages == 1 or not self.model.stage.embeds:
+        if self._is_whole or not self.model.stage.embeds or self.model.config.is_encoder:
             return
         self._read_tokens_of(shape.waits_for)
         if shape.sampled:
@@ -203,11 +262,22 @@ class Runner:
         self.slots.last_sample.index_copy_(0, slots, ids)
 
 
+def _adapters_of(model: StageModel) -> AdapterStep | None:
+    return next((weight.low_rank.step for weight in model.weights() if weight.low_rank is not None), None)
+
+
+def _encoded(vectors: torch.Tensor) -> Sampled:
+    ids = torch.zeros(len(vectors), dtype=torch.int64, device=vectors.device)
+    return Sampled(ids, ~vectors.isfinite().all(dim=-1), None, vectors)
+
+
 def _fetched(plan: Plan, shape: Shape, sampled: Sampled | None) -> Handle:
     """Send what was drawn to pinned memory of the host, in stream order."""
     ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
     if sampled is not None:
-        sampled = Sampled(_sent(sampled.ids), _sent(sampled.bad), _sent_report(sampled.report))
+        vectors = None if sampled.vectors is None else _sent(sampled.vectors)
+        reports = _sent_report(sampled.report), _sent_report(sampled.prompt)
+        sampled = Sampled(_sent(sampled.ids), _sent(sampled.bad), reports[0], vectors, reports[1])
     ready.record()
     return Handle(plan, shape, sampled, ready)
 

@@ -59,7 +59,7 @@ class Serving:
         try:
             communicator = self._mesh.connect(gate, form.data, FORM_LIMIT_S)
             channel = self._attach(form, gate)
-            self._runner.begin(communicator, self._place.stages)
+            self._runner.begin(communicator)
             self._runner.warm_up(form.epoch)
             formed()
             self._progress.phase = "Serving"

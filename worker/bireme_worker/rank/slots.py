@@ -16,21 +16,36 @@ from bireme_worker.sampling.state import SamplingState
 
 
 class Slots:
-    """``count`` slots, slot 0 of which is padding; contexts of up to ``longest`` tokens."""
+    """``count`` slots, slot 0 of which is padding; contexts of up to ``longest`` tokens.
+
+    Not ``paged``: the model keeps nothing between steps (an encoder), and rows bring no blocks.
+    """
 
     def __init__(
-        self, count: int, longest: int, blocks: int, shard: VocabularyShard | None, device: torch.device
+        self,
+        count: int,
+        longest: int,
+        blocks: int,
+        shard: VocabularyShard | None,
+        device: torch.device,
+        *,
+        paged: bool = True,
     ) -> None:
         self.count = count
+        self._paged = paged
         self.block_table = torch.zeros((count, -(-longest // BLOCK_SIZE)), dtype=torch.int64, device=device)
         self.last_sample = torch.zeros(count, dtype=torch.int64, device=device)
+        self.adapters = torch.zeros(count, dtype=torch.int64, device=device)
         self.sampling_state = None if shard is None else SamplingState(count, shard, device)
         self.sampling = [Sampling()] * count
+        self._adapted: set[int] = set()
         self._held = [0] * count
         self._blocks = blocks
 
     def reset(self) -> None:
         """Forget every request, at the start of an epoch."""
+        self._adapted.clear()
+        self.adapters.zero_()
         self._held = [0] * self.count
         self.sampling = [Sampling()] * self.count
 
@@ -39,8 +54,15 @@ class Slots:
         self._check(admit.slot)
         self._held[admit.slot] = 0
         self.sampling[admit.slot] = admit.sampling
+        if admit.adapter or admit.slot in self._adapted:
+            self.adapters[admit.slot] = admit.adapter
+            (self._adapted.add if admit.adapter else self._adapted.discard)(admit.slot)
         if self.sampling_state is not None:
             self.sampling_state.admit(admit)
+
+    def adapt(self, rows: tuple[Row, ...]) -> bool:
+        """Whether any of ``rows`` is of a request with an adapter."""
+        return any(row.slot in self._adapted for row in rows)
 
     def append_blocks(self, rows: tuple[Row, ...]) -> list[int]:
         """Extend block tables; returns the ids of fresh blocks, which hold nothing of a cached prefix."""
@@ -72,7 +94,7 @@ class Slots:
         held = self._held[row.slot] + len(row.blocks)
         if held > self.block_table.shape[1]:
             raise BadPlan(f"slot {row.slot} has {held} blocks, a context has at most {self.block_table.shape[1]}")
-        if row.start + row.count > held * BLOCK_SIZE and row.slot != 0:
+        if self._paged and row.start + row.count > held * BLOCK_SIZE and row.slot != 0:
             raise BadPlan(
                 f"slot {row.slot} computes up to position {row.start + row.count} with {held} blocks of {BLOCK_SIZE}"
             )

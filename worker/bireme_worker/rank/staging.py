@@ -9,17 +9,21 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from bireme.wire.control import Checkpoint, Discard, Prepared, Stage
+from bireme_worker.checkpoints.checksums import verify
 from bireme_worker.checkpoints.config import ModelConfig
 from bireme_worker.checkpoints.errors import CheckpointError, UnsupportedCheckpoint
 from bireme_worker.checkpoints.reader import CheckpointReader, TensorInfo
 from bireme_worker.models.errors import ConfigurationError
 from bireme_worker.models.registry import StageModel
 
+_RELEASE_AFTER_S: Final = 0.5
+"""Giving hundreds of megabytes back holds the interpreter for moments, and the first token shall not wait for them."""
 COURTESY: Final = 10
 """Nice value of the reading thread."""
 FREE: Final = frozenset({"rms_norm_eps", "rope_theta", "rope_scaling", "dtype", "bos_id", "eos_ids"})
@@ -40,6 +44,15 @@ class Staging:
         self.checkpoint = checkpoint
         self.model: StageModel | None = None
         self.abandoned = threading.Event()
+
+    def heed(self) -> None:
+        """Go on only if the weights are still wanted.
+
+        Raises:
+            Abandoned: they are not.
+        """
+        if self.abandoned.is_set():
+            raise Abandoned
 
 
 class Stager:
@@ -92,8 +105,10 @@ class Stager:
         error = ""
         try:
             assert self._served is not None, "Stage came before Load"
+            if self._rank == 0:  # once per pod: its ranks read the same files
+                verify(Path(staging.checkpoint.source), staging.heed)
             staging.model = self._read(
-                staging.checkpoint, self._served, lambda reader: _Interruptible(reader, staging.abandoned)
+                staging.checkpoint, self._served, lambda reader: _Interruptible(reader, staging.heed)
             )
         except Abandoned:
             return
@@ -126,26 +141,27 @@ def release_later(model: StageModel) -> None:
 
     def release() -> None:
         for weight in model.weights():
-            weight.tensor = torch.empty(0)
+            weight.tensor, weight.quantized = torch.empty(0), None
 
     with contextlib.suppress(RuntimeError):  # no thread to be had: the caller's own reference is the last one
-        threading.Thread(target=release, name="release", daemon=True).start()
+        timer = threading.Timer(_RELEASE_AFTER_S, release)
+        timer.daemon = True
+        timer.start()
 
 
 class _Interruptible:
     """A checkpoint whose reading ends when it is abandoned."""
 
-    def __init__(self, reader: CheckpointReader, abandoned: threading.Event) -> None:
+    def __init__(self, reader: CheckpointReader, heed: Callable[[], None]) -> None:
         self._reader = reader
-        self._abandoned = abandoned
+        self._heed = heed
         self.config: Mapping[str, Any] = reader.config
         self.generation_config: Mapping[str, Any] = reader.generation_config
         self.tensors: Mapping[str, TensorInfo] = reader.tensors
 
     def read(self, name: str, slices: tuple[slice, ...] = ()) -> torch.Tensor:
         """As the checkpoint's own."""
-        if self._abandoned.is_set():
-            raise Abandoned
+        self._heed()
         return self._reader.read(name, slices)
 
     def close(self) -> None:

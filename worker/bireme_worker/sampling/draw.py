@@ -20,6 +20,7 @@ class Draw:
         hot: temperature above 0. ``top_k``, ``top_p``, ``min_p``: does any of these rows filter so?
         filtered: places in ``hot`` (not row numbers) of the rows with any filter.
         penalised, biased, held: rows with penalties, with bias, with stop ids that must not be drawn yet.
+        masked: rows that may draw only some ids.
         reported: rows that want logprobs; ``tops``: how many alternatives each of them wants.
     """
 
@@ -32,22 +33,23 @@ class Draw:
     penalised: tuple[int, ...] = ()
     biased: tuple[int, ...] = ()
     held: tuple[int, ...] = ()
+    masked: tuple[int, ...] = ()
     reported: tuple[int, ...] = ()
     tops: tuple[int, ...] = ()
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The row numbers of each kind, in the order of ``sampler.Rows``."""
-        return self.hot, self.filtered, self.penalised, self.biased, self.held, self.reported
+        return self.hot, self.filtered, self.penalised, self.biased, self.held, self.masked, self.reported
 
     @property
     def is_plain(self) -> bool:
         """Nothing but temperatures: one kernel draws all rows, whatever the temperatures are."""
-        return not (self.filtered or self.penalised or self.biased or self.held or self.reported)
+        return not any(self.groups[1:])
 
     @classmethod
-    def of(cls, samplings: Sequence[Sampling], outputs: Sequence[int]) -> "Draw":
-        """Describe rows with these sampling constants that draw output tokens number ``outputs``."""
+    def of(cls, samplings: Sequence[Sampling], outputs: Sequence[int], masked: Sequence[int] = ()) -> "Draw":
+        """Describe rows with these sampling constants that draw output tokens number ``outputs``, some ``masked``."""
         numbered = list(enumerate(samplings))
         hot = [row for row, one in numbered if one.temperature > 0]
         wanted = [samplings[row] for row in hot]
@@ -61,6 +63,7 @@ class Draw:
             penalised=tuple(row for row, one in numbered if penalises(one)),
             biased=tuple(row for row, one in numbered if one.logit_bias),
             held=tuple(row for row, one in numbered if one.stop_ids and outputs[row] < one.min_tokens),
+            masked=tuple(masked),
             reported=tuple(row for row, one in numbered if one.logprobs >= 0),
             tops=tuple(one.logprobs for one in samplings if one.logprobs >= 0),
         )

@@ -16,6 +16,7 @@ _W1: Final = 0xBB67AE85
 _MASK: Final = 0xFFFFFFFF
 _ROUNDS: Final = 10
 _LARGEST: Final = 1 - 2.0**-24
+_ROWS_AT_A_TIME: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,13 @@ class Generators:
     seed_high: torch.Tensor
     position: torch.Tensor
     choice: torch.Tensor
+
+    def parts(self) -> "list[Generators]":
+        """As few rows at a time on the CPU as a core's cache holds."""
+        if self.position.is_cuda or len(self.position) <= _ROWS_AT_A_TIME:
+            return [self]
+        columns = (self.seed_low, self.seed_high, self.position, self.choice)
+        return [Generators(*part) for part in zip(*(torch.split(one, _ROWS_AT_A_TIME) for one in columns), strict=True)]
 
 
 def noise_words(rows: Generators, start: int, width: int) -> tuple[torch.Tensor, ...]:
@@ -39,15 +47,21 @@ def noise_words(rows: Generators, start: int, width: int) -> tuple[torch.Tensor,
     k0, k1 = rows.seed_low.unsqueeze(1), rows.seed_high.unsqueeze(1)
     for _ in range(_ROUNDS):
         p0, p1 = c0 * _M0, c2 * _M1
-        c0 = (p1 >> 32).bitwise_and_(_MASK).bitwise_xor_(k0) ^ c1
-        c2 = (p0 >> 32).bitwise_and_(_MASK).bitwise_xor_(k1) ^ c3
-        c1, c3 = p1.bitwise_and_(_MASK), p0.bitwise_and_(_MASK)
+        # What stands above 32 bits is cut off once, before it would be multiplied.
+        c0 = (p1 >> 32).bitwise_xor_(k0).bitwise_xor(c1).bitwise_and_(_MASK)
+        c2 = (p0 >> 32).bitwise_xor_(k1).bitwise_xor(c3).bitwise_and_(_MASK)
+        c1, c3 = p1, p0
         k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
-    return c0, c1, c2, c3
+    return c0, c1 & _MASK, c2, c3 & _MASK
 
 
 def gumbel(rows: Generators, start: int, width: int) -> torch.Tensor:
     """Standard Gumbel noise for token ids ``start`` to ``start + width``, float32 ``[rows, width]``."""
+    parts = [_gumbel(part, start, width) for part in rows.parts()]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _gumbel(rows: Generators, start: int, width: int) -> torch.Tensor:
     # To float before the words are interleaved: half the bytes to move.
     noise = torch.stack([_exponential(words) for words in noise_words(rows, start, width)], dim=2)
     return noise.log_().neg_().view(len(noise), width)

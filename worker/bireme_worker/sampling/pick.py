@@ -9,14 +9,22 @@ from bireme_worker.parallel.communicator import Communicator
 def pick(
     scores: torch.Tensor, bad: torch.Tensor, shard: VocabularyShard, communicator: Communicator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids ``[rows]`` and whether any shard of a row is ``bad [rows]``, the same on all ranks.
+    """Return ids ``[rows]`` and whether any shard of a row is ``bad [rows]``, the same on all ranks."""
+    value, place = scores.max(1)
+    return agree(value, place + shard.start, bad, communicator)
+
+
+def agree(
+    value: torch.Tensor, ids: torch.Tensor, bad: torch.Tensor, communicator: Communicator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same from each shard's best ``value [rows]`` and its ``ids``.
 
     One exchange carries score, id and the flag; float64 holds all three exactly.
     """
-    value, place = scores.max(1)
-    offer = torch.stack((value.double(), (place + shard.start).double(), bad.double()), dim=1)
-    offers = communicator.all_gather(offer)
+    if communicator.size == 1:
+        return ids, bad
+    offers = communicator.all_gather(torch.stack((value.double(), ids.double(), bad.double()), dim=1))
     # max takes the first of equals: the lowest id inside a shard, the lowest shard here.
     winner = offers[:, :, 0].max(0).indices
-    ids = torch.gather(offers[:, :, 1], 0, winner.unsqueeze(0)).squeeze(0)
-    return ids.long(), offers[:, :, 2].amax(0) > 0
+    chosen = torch.gather(offers[:, :, 1], 0, winner.unsqueeze(0)).squeeze(0)
+    return chosen.long(), offers[:, :, 2].amax(0) > 0

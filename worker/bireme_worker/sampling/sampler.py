@@ -15,7 +15,7 @@ from bireme_worker.sampling.draw import Draw
 from bireme_worker.sampling.filters import keep
 from bireme_worker.sampling.logprobs import Report, report
 from bireme_worker.sampling.noise import Generators, gumbel
-from bireme_worker.sampling.pick import pick
+from bireme_worker.sampling.pick import agree, pick
 from bireme_worker.sampling.state import SamplingState
 
 Adjustment = Callable[[torch.Tensor, torch.Tensor, SamplingState], torch.Tensor]
@@ -23,11 +23,16 @@ Adjustment = Callable[[torch.Tensor, torch.Tensor, SamplingState], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Drawn ``ids [rows]``, rows whose logits were not finite, and the report of the rows that asked."""
+    """Drawn ``ids [rows]``, rows whose logits were not finite, and the report of the rows that asked.
+
+    An encoder draws nothing: it has ``vectors [rows, hidden]``. ``prompt`` is the report of scored prompt tokens.
+    """
 
     ids: torch.Tensor
     bad: torch.Tensor
     report: Report | None
+    vectors: torch.Tensor | None = None
+    prompt: Report | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +45,43 @@ class Rows:
     slots: torch.Tensor
     outputs: torch.Tensor
     draw: Draw
+    masks: tuple[bytes, ...]
     hot: torch.Tensor
     filtered: torch.Tensor
     penalised: torch.Tensor
     biased: torch.Tensor
     held: torch.Tensor
+    masked: torch.Tensor
     reported: torch.Tensor
 
     @classmethod
-    def of(cls, slots: torch.Tensor, outputs: torch.Tensor, draw: Draw, groups: torch.Tensor) -> "Rows":
-        """``groups [groups, rows or more]`` has each group of ``draw`` at the start of a row."""
+    def of(
+        cls,
+        slots: torch.Tensor,
+        outputs: torch.Tensor,
+        draw: Draw,
+        groups: torch.Tensor,
+        masks: tuple[bytes, ...] = (),
+    ) -> "Rows":
+        """``groups [groups, rows or more]`` has each group of ``draw`` at the start of a row; one mask a masked row."""
         numbers = (row[: len(group)] for row, group in zip(groups, draw.groups, strict=True))
-        return cls(slots, outputs, draw, *numbers)
+        return cls(slots, outputs, draw, masks, *numbers)
 
 
 def sample(logits: torch.Tensor, rows: Rows, state: SamplingState, communicator: Communicator) -> Sampled:
     """Draw from ``logits [rows, shard]``, which are overwritten."""
     draw = rows.draw
-    if logits.is_cuda and draw.is_plain and communicator.size == 1:
+    if logits.is_cuda and draw.is_plain:
         from bireme_worker.kernels.draw import draw as draw_plainly  # noqa: PLC0415  Triton is there only beside a GPU
 
-        return Sampled(*draw_plainly(logits, rows.slots, rows.outputs, state), None)
+        offers = draw_plainly(logits, rows.slots, rows.outputs, state)
+        return Sampled(*agree(*offers, communicator), None)
     # A sum is finite only if all are: one cheap pass instead of a test of every value.
     bad = ~logits[:, : state.shard.count].sum(1).isfinite()
     scores = _adjusted(logits.clone() if draw.reported else logits, rows, state)
-    if draw.hot:
+    if len(draw.hot) == draw.rows:
+        scores = _noised(scores, rows, state, communicator)
+    elif draw.hot:
         scores.index_copy_(0, rows.hot, _noised(scores.index_select(0, rows.hot), rows, state, communicator))
     ids, bad = pick(scores, bad, state.shard, communicator)
     if draw.penalised:
@@ -81,6 +98,8 @@ def _adjusted(scores: torch.Tensor, rows: Rows, state: SamplingState) -> torch.T
     for index, change in steps:
         if len(index):
             scores.index_copy_(0, index, change(scores.index_select(0, index), rows.slots[index], state))
+    if rows.masks:
+        scores.index_copy_(0, rows.masked, adjust.mask(scores.index_select(0, rows.masked), rows.masks, state.shard))
     return scores
 
 

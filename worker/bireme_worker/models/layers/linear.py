@@ -16,11 +16,28 @@ from bireme_worker.parallel.communicator import Communicator
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """One checkpoint matrix that is cut along a dimension of ``size``, of which this rank takes ``part``."""
+    """One checkpoint matrix that is cut along a dimension of ``size``, of which this rank takes ``part``.
+
+    ``transposed``: the checkpoint has inputs × outputs.
+    """
 
     name: str
     size: int
     part: slice
+    transposed: bool = False
+
+    def outputs_piece(self, inputs: int, at: int) -> Piece:
+        """Some outputs of a matrix with ``inputs``."""
+        if self.transposed:
+            return Piece(f"{self.name}.weight", (inputs, self.size), (slice(0, inputs), self.part), at, transposed=True)
+        return Piece(f"{self.name}.weight", (self.size, inputs), (self.part,), at)
+
+    def inputs_piece(self, outputs: int) -> Piece:
+        """Some inputs of a matrix with ``outputs``."""
+        whole = slice(0, outputs)
+        if self.transposed:
+            return Piece(f"{self.name}.weight", (self.size, outputs), (self.part, whole), transposed=True)
+        return Piece(f"{self.name}.weight", (outputs, self.size), (whole, self.part))
 
 
 class ColumnLinear:
@@ -29,11 +46,12 @@ class ColumnLinear:
     def __init__(self, projections: Sequence[Projection], inputs: int, dtype: torch.dtype, *, bias: bool) -> None:
         matrices, vectors, at = [], [], 0
         for one in projections:
-            matrices.append(Piece(f"{one.name}.weight", (one.size, inputs), (one.part,), at))
+            matrices.append(one.outputs_piece(inputs, at))
             vectors.append(Piece(f"{one.name}.bias", (one.size,), (one.part,), at))
             at += one.part.stop - one.part.start
         self._outputs = at
-        self.weight = Weight((at, inputs), dtype, tuple(matrices), multiplies=True)
+        adapts = not any(one.transposed for one in projections)
+        self.weight = Weight((at, inputs), dtype, tuple(matrices), multiplies=True, adapts=adapts, quantizes=True)
         self.bias = Weight((at,), dtype, tuple(vectors)) if bias else None
 
     @property
@@ -42,7 +60,9 @@ class ColumnLinear:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y = multiply(x, self.weight.tensor, self._outputs)
+        y = multiply(x, self.weight.matrix, self._outputs)
+        if self.weight.low_rank is not None:
+            self.weight.low_rank.add(x, y)
         return y if self.bias is None else y.add_(self.bias.tensor)
 
 
@@ -50,11 +70,12 @@ class RowLinear:
     """``[tokens, part] → [tokens, outputs]``: each rank multiplies its inputs, the results are summed over ranks."""
 
     def __init__(self, one: Projection, outputs: int, dtype: torch.dtype, *, bias: bool) -> None:
-        columns = (slice(0, outputs), one.part)
         self._outputs = outputs
         width = one.part.stop - one.part.start
-        pieces = (Piece(f"{one.name}.weight", (outputs, one.size), columns),)
-        self.weight = Weight((outputs, width), dtype, pieces, multiplies=True)
+        pieces = (one.inputs_piece(outputs),)
+        self.weight = Weight(
+            (outputs, width), dtype, pieces, multiplies=True, adapts=not one.transposed, quantizes=True
+        )
         self.bias = Weight((outputs,), dtype, (Piece(f"{one.name}.bias", (outputs,)),)) if bias else None
 
     @property
@@ -63,7 +84,14 @@ class RowLinear:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
     def __call__(self, x: torch.Tensor, communicator: Communicator) -> torch.Tensor:
-        y = multiply(x, self.weight.tensor, self._outputs).contiguous()
+        y = self.partial(x)
         communicator.all_reduce(y)
         # The bias comes after the sum: every rank holds it whole.
         return y if self.bias is None else y.add_(self.bias.tensor)
+
+    def partial(self, x: torch.Tensor) -> torch.Tensor:
+        """This rank's term of the sum, without bias."""
+        y = multiply(x, self.weight.matrix, self._outputs).contiguous()
+        if self.weight.low_rank is not None:
+            self.weight.low_rank.add(x, y)
+        return y

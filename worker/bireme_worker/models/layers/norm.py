@@ -7,22 +7,28 @@ from bireme_worker.models.weight import Piece, Weight
 
 
 class RMSNorm:
-    """``x / sqrt(mean(x²) + eps) · weight`` over the last dimension; not sharded."""
+    """``x / sqrt(mean(x²) + eps) · weight`` over the last dimension; not sharded.
 
-    def __init__(self, name: str, size: int, eps: float, dtype: torch.dtype) -> None:
+    ``from_one`` (Gemma): the weight is what is added to one, and the product is taken before anything is rounded.
+    """
+
+    def __init__(self, name: str, size: int, eps: float, dtype: torch.dtype, *, from_one: bool = False) -> None:
         self.weight = Weight((size,), dtype, (Piece(f"{name}.weight", (size,)),))
         self._eps = eps
         self._shape = (size,)
+        self._from_one = from_one
 
     def add(self, x: torch.Tensor, delta: torch.Tensor | None) -> torch.Tensor:
         """Add ``delta`` to ``x`` in place and return the norm of the sum."""
         if x.is_cuda:
             from bireme_worker.kernels.layer import add_norm  # noqa: PLC0415  Triton is there only beside a GPU
 
-            return add_norm(x, delta, self.weight.tensor, self._eps)
+            return add_norm(x, delta, self.weight.tensor, self._eps, from_one=self._from_one)
         return self(x if delta is None else x.add_(delta))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self._from_one:
+            return functional.rms_norm(x.float(), self._shape, self.weight.tensor.float() + 1, self._eps).to(x.dtype)
         if x.dtype == torch.float32:
             return functional.rms_norm(x, self._shape, self.weight.tensor, self._eps)
         # The model's authors round to the model's dtype before the weight is applied.

@@ -13,6 +13,7 @@ from bireme_worker.kernels import attention
 from bireme_worker.kernels.layer import rotate_store
 from bireme_worker.models.batch import Batch
 from bireme_worker.models.kv_cache import LayerCache
+from bireme_worker.models.layers.attention import PLAIN, Rule
 from bireme_worker.models.shard import HeadShard
 from bireme_worker.models.transfer import upload
 
@@ -20,9 +21,10 @@ from bireme_worker.models.transfer import upload
 class PagedBackend:
     """The kernels' backend; every key-value head serves as many query heads (``HeadShard.is_even``)."""
 
-    def __init__(self, heads: HeadShard, dtype: torch.dtype) -> None:
+    def __init__(self, heads: HeadShard, dtype: torch.dtype, rule: Rule = PLAIN) -> None:
         assert heads.is_even
         self.heads = heads
+        self._rule = rule
         self._tile = attention.tile_tokens(heads.query_count, heads.kv_count, dtype)
 
     def prepare(self, batch: Batch, frequency: torch.Tensor) -> "PagedStep":
@@ -31,7 +33,8 @@ class PagedBackend:
         tiles = [tile for number, span in enumerate(batch.spans) for tile in self._tiles(batch.single + number, span)]
         listed = upload(np.array(tiles, dtype=np.int64), batch.positions.device) if tiles else None
         pages = attention.Pages(batch.block_table, batch.slots, batch.seq_lens)
-        return PagedStep((turns.cos(), turns.sin()), batch.slot_mapping, batch.single, pages, listed)
+        rotation = (turns.cos() * self._rule.stretch, turns.sin() * self._rule.stretch)
+        return PagedStep(rotation, batch.slot_mapping, batch.single, pages, listed, self._rule)
 
     def _tiles(self, row: int, span: tuple[int, int, int]) -> list[tuple[int, int, int, int]]:
         begin, end, length = span
@@ -48,6 +51,7 @@ class PagedStep:
     single: int
     pages: attention.Pages
     tiles: torch.Tensor | None
+    rule: Rule = PLAIN
 
     def store(self, qkv: torch.Tensor, cache: LayerCache) -> torch.Tensor:
         """As the protocol says."""
@@ -57,7 +61,7 @@ class PagedStep:
         """As the protocol says."""
         out = torch.empty_like(queries)
         if self.single:
-            attention.decode(queries[: self.single], cache.data, self.pages, out)
+            attention.decode(queries[: self.single], cache.data, self.pages, out, self.rule)
         if self.tiles is not None:
-            attention.prefill(queries, cache.data, self.pages, self.tiles, out)
+            attention.prefill(queries, cache.data, self.pages, self.tiles, out, self.rule)
         return out.view(len(queries), -1)

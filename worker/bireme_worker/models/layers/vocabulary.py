@@ -39,13 +39,19 @@ class VocabularyEmbedding:
 
 
 class VocabularyHead:
-    """``[rows, hidden] → logits [rows, shard.width]`` in float32; padding is minus infinity."""
+    """``[rows, hidden] → logits [rows, shard.width]`` in float32; padding is minus infinity.
 
-    def __init__(self, weight: Weight, shard: VocabularyShard) -> None:
+    ``cap``: logits are ``cap · tanh(logit / cap)``; 0 for none.
+    """
+
+    def __init__(self, weight: Weight, shard: VocabularyShard, cap: float = 0.0) -> None:
         self.weight = weight
         self._shard = shard
+        self._cap = cap
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         logits = multiply(hidden, self.weight.tensor, self._shard.width).float()
+        if self._cap:
+            logits = logits.div_(self._cap).tanh_().mul_(self._cap)
         logits[:, self._shard.count :] = -torch.inf
         return logits
