@@ -11,14 +11,14 @@ import aiohttp
 
 from bireme.wire.state import StateDocument
 from bireme_worker.text.tokenizer import TextModel
-from tests.faults import kinds
+from tests.faults import formed, kinds
 from tests.faults.leaks import busy_gauges
 from tests.faults.parts import Part, parts
 from tests.faults.tiny import MODEL
 from tests.support.deployment import RECOVER_LIMIT_S, Deployment, until
 from tests.support.oracle import Oracle
 
-MIXED = ("greedy", "sampled", "n", "stop", "penalties", "logprobs")
+MIXED = (*kinds.STREAMED, *formed.KINDS)
 UNREADY_LIMIT_S = 10.0
 
 
@@ -65,7 +65,8 @@ class Bench:
             yield
             assert not all(task.done() for task in running), "everything was answered before the fault"
             await asyncio.gather(*running)
-        self.judge.check(asks)
+            self.judge.check(asks)
+            assert not (different := await kinds.compare_again(session, self.deployment.url, asks)), different
 
     async def ask(self, asks: Sequence[kinds.Ask]) -> None:
         """Send, await, judge."""

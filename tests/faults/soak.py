@@ -1,8 +1,10 @@
 """`python -m tests.faults.soak --minutes M --seed S`: random faults under load, every answer judged by the oracle.
 
 Two groups of a tiny random model serve all kinds of requests while processes are killed and stopped and connections are
-reset. The last line is JSON: requests lost, different and leaked (each must be 0), faults, requests, ties. The same
-seed makes the same requests and picks the same faults; when they hit depends on the machine.
+reset; where the machine allows it (root, iproute2), in a network of their own whose packets are delayed and dropped at
+times, and on a small disk that is full at times. The last line is JSON: requests lost, different and leaked (each must
+be 0), faults, requests, ties. The same seed makes the same requests and picks the same faults; when they hit depends on
+the machine.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ import aiohttp
 import httpx
 
 from bireme_worker.text.tokenizer import TextModel
-from tests.faults import kinds, leaks
+from tests.faults import inject, kinds, leaks, network
 from tests.faults.chaos import Chaos
 from tests.faults.tiny import MODEL, SHAPES, deployment_file, free_port, make_tiny
 from tests.support.deployment import RECOVER_LIMIT_S, Deployment, running
@@ -32,6 +35,8 @@ GROUPS = 2
 CLIENTS = 6
 MAX_TOKENS = 48
 PAUSE_S = (0.5, 5.0)
+DISK_KB = 65_536
+"""Room for the logs of a long run; a full disk is filled on purpose."""
 THINK_S = 1.5
 """Longest pause of a client between two requests: faults shall hit whole answers, not a saturated machine only."""
 QUIET_S = 120.0
@@ -80,17 +85,25 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of requests and faults (%(default)s)")
     parser.add_argument("--keep-logs", type=Path, metavar="DIR", help="copy all logs there at the end")
     options = parser.parse_args()
+    why_not = network.missing()
+    print(
+        f"no bad network and no full disk: {why_not}" if why_not else "in a network and on a disk of its own",
+        flush=True,
+    )
+    if not why_not:
+        network.leave_for_own_network()
     dice = random.Random(options.seed)
     tally = Tally()
-    with tempfile.TemporaryDirectory(prefix="bireme-") as path:
+    with tempfile.TemporaryDirectory(prefix="bireme-") as path, _disk(Path(path) / "run", own=not why_not) as run_dir:
         checkpoint = make_tiny(Path(path) / MODEL)
         tensor, pipeline = SHAPES[options.seed % len(SHAPES)]
         print(f"seed {options.seed}: {GROUPS} groups, tensor {tensor} × pipeline {pipeline}", flush=True)
         file = deployment_file(Path(path), tensor=tensor, pipeline=pipeline, replicas=GROUPS)
         try:
-            with running(file, Path(path), free_port(), {"/models": checkpoint.parent}) as deployment:
+            with running(file, run_dir, free_port(), {"/models": checkpoint.parent}) as deployment:
                 deployment.wait_serving(GROUPS)
-                asyncio.run(_soak(deployment, dice, options.minutes * 60, tally))
+                chaos = Chaos(deployment, random.Random(dice.random()), not why_not, None if why_not else run_dir)
+                asyncio.run(_soak(deployment, dice, options.minutes * 60, tally, chaos))
                 _settle(deployment, tally)
                 _keep_logs(deployment, options.keep_logs)
         except AssertionError as error:
@@ -101,9 +114,19 @@ def main() -> int:
     return 1 if tally.lost or tally.different or tally.leaked else 0
 
 
-async def _soak(deployment: Deployment, dice: random.Random, seconds: float, tally: Tally) -> None:
+@contextlib.contextmanager
+def _disk(path: Path, *, own: bool) -> Iterator[Path]:
+    """The run directory."""
+    if own:
+        with inject.small_disk(path, DISK_KB):
+            yield path
+    else:
+        path.mkdir()
+        yield path
+
+
+async def _soak(deployment: Deployment, dice: random.Random, seconds: float, tally: Tally, chaos: Chaos) -> None:
     began = time.monotonic()
-    chaos = Chaos(deployment, random.Random(dice.random()))
     clients = [random.Random(dice.random()) for _ in range(CLIENTS)]
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         load = [asyncio.create_task(_ask(session, deployment, own, began + seconds, tally)) for own in clients]
@@ -132,9 +155,15 @@ async def _ask(
         await asyncio.sleep(dice.uniform(0.0, THINK_S))
 
 
+async def _compare(deployment: Deployment, tally: Tally) -> list[str]:
+    async with aiohttp.ClientSession() as session:
+        return await kinds.compare_again(session, deployment.url, tally.asks)
+
+
 def _settle(deployment: Deployment, tally: Tally) -> None:
     try:
         deployment.wait_serving(GROUPS, RECOVER_LIMIT_S)
+        tally.different += asyncio.run(_compare(deployment, tally))
         tally.leaked += leaks.busy_gauges(deployment, GROUPS)
     except (AssertionError, httpx.TransportError) as error:
         tally.lost.append(f"not everything serves again: {str(error)[:2000]}")

@@ -13,6 +13,7 @@ WALL = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime",
 TOLD_ONLY = {
     "worker/bireme_worker/http/generation.py": "the answer's `created`",
     "worker/bireme_worker/http/prompts.py": "the date that a chat template may print",
+    "worker/bireme_worker/llm/engine.py": "the date that a chat template may print",
     "router/bireme_router/job.py": "the answer's `created`",
     "router/bireme_router/pages.py": "what a page shows",
     "router/bireme_router/edge/access_log.py": "the time of a log line",

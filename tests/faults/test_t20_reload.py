@@ -257,6 +257,25 @@ async def test_restart_goes_on_at_once_under_the_new_weights_and_names_both(grou
     assert done.returncode == 0, done.stdout
     answer = await asked
     assert set(answer.named) == {"1", "1+2"}
+    _judge_parts(group, answer)
+
+
+async def test_a_stream_that_was_carried_over_is_resumed_by_the_same_weights_after_a_loss(group: Reloaded) -> None:
+    await asyncio.to_thread(group.serve, "1")
+    asked = asyncio.create_task(group.ask(PROMPTS[5], max_tokens=1900))
+    await asyncio.to_thread(until, lambda: group.deployment.state(0).running > 0, 30, group.deployment.tail)
+    epoch = group.deployment.state(0).epoch
+    done = await asyncio.to_thread(group.reload, NAMES["2"], "2", "restart")
+    assert done.returncode == 0, done.stdout
+    os.kill(group.rank_pid(0), signal.SIGKILL)
+    answer = await asked
+    assert list(dict.fromkeys(answer.named)) in (["1", "1+2", "2"], ["1", "1+2"])  # the latter: it had ended already
+    _judge_parts(group, answer)
+    await asyncio.to_thread(group.serves_again, "2", epoch)
+
+
+def _judge_parts(group: Reloaded, answer: Answer) -> None:
+    """Each part of an answer by the weights that it names last."""
     seam = answer.named.index("1+2")
     for start, end, revision in ((0, seam, "1"), (seam, len(answer.ids), "2")):
         oracle = Oracle(group.references[revision])

@@ -9,9 +9,11 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bireme_worker.checkpoints.packaged import ensure_smollm2
 from tests.checkpoints.tiny import save_tiny
+from tests.faults import formed
 from tests.support.deployment import Deployment, running
 
 MODEL = "tiny"
@@ -43,19 +45,14 @@ def cache_dir() -> Path:
     return Path.home() / ".cache" / "bireme"
 
 
-def make_tiny(directory: Path) -> Path:
+def make_tiny(directory: Path, **overrides: int) -> Path:
     """Write the checkpoint to ``directory`` and return it."""
     real = ensure_smollm2(cache_dir())
-    save_tiny(
-        directory,
-        vocab_size=49152,
-        max_position_embeddings=4096,
-        initializer_range=0.35,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
+    own: dict[str, Any] = {"vocab_size": 49152, "max_position_embeddings": 4096, "bos_token_id": 1, "eos_token_id": 2}
+    save_tiny(directory, initializer_range=0.35, **{**own, **overrides})
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(real / name, directory / name)
+    formed.teach_tools(directory)
     return directory
 
 

@@ -38,7 +38,7 @@ class Pod:
 
     def __init__(self, folder: Path, stage: int, leader: str, **options: object) -> None:
         self.stage = stage
-        self.address = leader if stage == 0 else new_address()
+        self.address = leader if stage == 0 else str(options.get("address") or new_address())
         self.leader = leader
         self.options = options
         self.state_dir = folder / f"stage-{stage}-{self.address}"
@@ -65,7 +65,8 @@ class Pod:
 
     def start(self, **limits: float) -> "Pod":
         assert self.process is None or self.process.poll() is not None
-        command = [sys.executable, "-m", "bireme_worker.supervisor.main"]
+        inside = ["ip", "netns", "exec", str(self.options["netns"])] if "netns" in self.options else []
+        command = [*inside, sys.executable, "-m", "bireme_worker.supervisor.main"]
         for kind, module in STAND_INS.items():
             command += [f"--{kind}-module", f"tests.support.{module}"]
         for name, value in limits.items():

@@ -74,6 +74,21 @@ def test_what_is_lost_after_the_decision_comes_back_on_the_new_weights(world: Wo
     assert revision(world) == "2"
 
 
+@pytest.mark.parametrize("rounds", range(10))
+@pytest.mark.parametrize("lost", [(0, 1), (1,), (1, 1)])
+def test_stages_lost_at_any_moment_of_a_reload_end_on_one_checkpoint(
+    world: World, rounds: int, lost: tuple[int]
+) -> None:
+    assert world.reload(1)
+    world.settle(rounds)
+    for stage in lost:
+        world.restart_stage(stage, replaced=False) if stage else world.restart_leader(replaced=False)
+        world.check()
+        world.settle(1)
+    world.settle()
+    assert {node.file.model_revision for node in world.nodes} == {revision(world)}
+
+
 def test_a_leader_that_lost_its_file_learns_of_the_commit_from_a_stage(world: World) -> None:
     assert world.reload(1)
     world.settle()

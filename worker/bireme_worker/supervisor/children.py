@@ -10,10 +10,11 @@ import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
+from bireme.child import Child
 from bireme.wire.control import Address
 from bireme.wire.errors import ConnectionLost, WireError
 from bireme_worker.coordinator.messages import CoordinatorKinds, coordinator_codec
-from bireme_worker.supervisor.child import Child, TalkingChild, exit_text, start_talking
+from bireme_worker.supervisor.child import TalkingChild, exit_text, start_talking
 from bireme_worker.supervisor.events import CoordinatorDown, CoordinatorSaid, CoordinatorUp, Event, FrontChanged
 from bireme_worker.supervisor.restarts import Restarts
 from bireme_worker.supervisor.watch import Watch
@@ -107,8 +108,10 @@ class FrontKeeper:
         self._stopping = False
 
     async def run(self, count: int) -> None:
-        """Keep them running until ``stop``."""
+        """Keep them running until ``stop``; with none the coordinator's own socket is all the front there is."""
         self._trouble = {index: f"HTTP process {index} starts" for index in range(count)}
+        if not count:
+            self._tell(FrontChanged(True, ""))
         await asyncio.gather(*(self._keep(index) for index in range(count)))
 
     async def stop(self) -> None:
@@ -120,7 +123,7 @@ class FrontKeeper:
     async def _keep(self, index: int) -> None:
         restarts = Restarts(f"HTTP process {index}", self._watch)
         while not self._stopping:
-            child = self._children[index] = Child([*self._command, "--index", str(index)], extra=self._environment())
+            child = self._children[index] = Child([*self._command, "--index", str(index)], self._environment())
             started = self._watch.now()
             log.info(f"HTTP process {index} runs as process {child.pid}")
             probing = asyncio.ensure_future(self._probe(index))

@@ -48,7 +48,13 @@ class Leader:
     ) -> None:
         checkpoint = file.memory.checkpoint or identity.checkpoint
         group = Group(
-            identity.group, identity.stages, identity.tensor, identity.incarnation, identity.plan_address, checkpoint
+            identity.group,
+            identity.stages,
+            identity.tensor,
+            identity.incarnation,
+            identity.plan_address,
+            checkpoint,
+            identity.http_processes,
         )
         self.membership = Membership(group, watch.limits, file.memory.last_epoch, watch.now())
         self.ranks: dict[int, tuple[RankBeat, ...]] = {}

@@ -17,7 +17,8 @@ class Limits:
     read, one forming of an epoch with warm-up. ``rejoin_s``: a lost peer; beyond it the process exits 75.
     ``stable_s``: an epoch or process that lived this long clears its backoff. ``crashes``: starts in a row that came to
     nothing before the supervisor gives up with 70. ``stop_s``: children that were asked to stop are killed.
-    ``ports_s``: a port of this pod is in use; its last holder may still be going.
+    ``ports_s``: a port of this pod is in use; its last holder may still be going. ``nonfinite``: so many requests whose
+    logits were not finite, and at least half of all that ended, within ``nonfinite_s``: the weights are not trusted.
     """
 
     silent_s: float = 2.5
@@ -33,6 +34,8 @@ class Limits:
     crashes: int = 8
     stop_s: float = 5.0
     ports_s: float = 3.0
+    nonfinite: int = 4
+    nonfinite_s: float = 60.0
 
 
 def backoff(failures: int, first_s: float = 0.1, most_s: float = 5.0) -> float:

@@ -45,8 +45,9 @@ from bireme_worker.coordinator.messages import (
     Unfit,
 )
 from bireme_worker.supervisor import events as ev
-from bireme_worker.supervisor.blame import COLLATERAL, weight_of
+from bireme_worker.supervisor.blame import Blame
 from bireme_worker.supervisor.limits import Limits, backoff
+from bireme_worker.supervisor.nonfinite import NonfiniteWatch
 from bireme_worker.supervisor.reload import Reloading
 from bireme_worker.supervisor.seat import Seat
 from bireme_worker.supervisor.standing import Facts, judge
@@ -71,6 +72,7 @@ class Group:
     incarnation: int
     plan: Address
     checkpoint: Checkpoint
+    http_processes: int = 0
 
 
 class Membership:
@@ -86,6 +88,7 @@ class Membership:
         self.status: Status | None = None
         self.ended: Counter[str] = Counter()
         self._limits = limits
+        self._nonfinite = NonfiniteWatch(limits, now)
         self._since = now
         self._begun = False
         self._coordinator = False
@@ -95,9 +98,7 @@ class Membership:
         self._drain_by: float | None = None
         self._replaced_by = 0
         self._quitting = False
-        self._cause: tuple[str, str] | None = None
-        self._cause_weight = COLLATERAL
-        self._trouble = ""
+        self._blame = Blame()
         if last_epoch:
             self._come_back()
         self._out: list[ev.Effect] = []
@@ -143,14 +144,22 @@ class Membership:
                 forming=self.phase is Phase.FORMING,
                 loading=any(seat.present and not seat.loaded for seat in self.seats),
                 draining=self.draining,
-                front_up=self._front.up,
-                front_message=self._front.message,
-                cause=self._cause,
-                trouble=self._trouble,
+                front_up=self.front.up,
+                front_message=self.front.message,
+                cause=self._blame.cause,
+                trouble=self._blame.trouble,
                 waits=tuple(filter(None, (seat.waits_for() for seat in self.seats))),
                 replaced_by=self._replaced_by,
             )
         )
+
+    @property
+    def front(self) -> ev.FrontChanged:
+        """Whether every HTTP process accepts connections and has dialled the coordinator, or what is missing."""
+        wanted, there = self.group.http_processes, self.status.clients if self.status is not None else 0
+        if not self._front.up or there >= wanted:
+            return self._front
+        return ev.FrontChanged(up=False, message=f"{wanted - there} of {wanted} HTTP processes dial the coordinator")
 
     def seat_of(self, connection: int) -> Seat | None:
         """The seat that talks over ``connection`` now."""
@@ -170,14 +179,13 @@ class Membership:
                 self._hear_coordinator(message, now)
             case ev.CoordinatorUp():
                 self._coordinator, self.status = True, None
+                self._nonfinite.reset(now)
                 self._drain_coordinator(now)
             case ev.CoordinatorDown(text):
                 self._coordinator, self.status = False, None
                 self._end(Reason.LEADER_LOST, text, now)
             case ev.FrontChanged():
-                self._front = event
-                if not event.up and self.phase is Phase.SERVING:
-                    self._blame(Reason.LEADER_LOST, event.message, weight_of(Reason.LEADER_LOST))
+                self._see_front(event, self.status)
             case ev.DrainAsked(deadline_s):
                 self._drain_by = now + deadline_s
                 self._drain_coordinator(now)
@@ -276,9 +284,19 @@ class Membership:
             case Unfit(generation, text):
                 self._out += self.reloading.unfit(generation, text, self.epoch, now)
             case Status():
-                self.status = message
+                self._see_front(self._front, message)
+                if text := self._nonfinite.hear(message, now):
+                    self._end(Reason.NON_FINITE, text, now)
+                    for seat in self.seats:
+                        seat.loaded, seat.since = False, now
             case _:
                 pass
+
+    def _see_front(self, front: ev.FrontChanged, status: Status | None) -> None:
+        was_up = self.front.up
+        self._front, self.status = front, status
+        if was_up and not self.front.up and self.phase is Phase.SERVING:
+            self._blame.note(Reason.LEADER_LOST, self.front.message, serving=True)
 
     def _advance(self, now: float) -> None:
         if self.phase is Phase.ENDING and not any(seat.epoch for seat in self.seats):
@@ -289,8 +307,8 @@ class Membership:
         if self.phase is Phase.FORMING and self._begun and all(seat.formed for seat in self.seats):
             self._enter(Phase.SERVING, now)
             self._out.append(ev.ToCoordinator(Serve(self.epoch)))
-        if self.phase is Phase.SERVING and self._front.up:
-            self._cause, self._trouble = None, ""
+        if self.phase is Phase.SERVING and self.front.up:
+            self._blame.clear()
         if self._leave_due(now):
             self._end(Reason.DRAIN_REQUESTED, "a stage was asked to stop", now)
 
@@ -315,7 +333,7 @@ class Membership:
         self._enter(Phase.FORMING, now)
 
     def _end(self, reason: str, text: str, now: float, *, collateral: bool = False) -> None:
-        self._blame(reason, text, COLLATERAL if collateral else weight_of(reason))
+        self._blame.note(reason, text, serving=self.phase is Phase.SERVING, collateral=collateral)
         if self.phase not in (Phase.FORMING, Phase.SERVING):
             return
         self._count_failure(now)
@@ -332,16 +350,8 @@ class Membership:
         return self.checkpoint.model_revision, self.checkpoint.generation, self.checkpoint.source
 
     def _come_back(self) -> None:
-        if self._cause is None:
-            self._cause = (Reason.LEADER_LOST, "the leader was started again")
-            self._cause_weight = weight_of(Reason.LEADER_LOST)
-
-    def _blame(self, reason: str, text: str, weight: int) -> None:
-        served = self._cause is not None or self.phase is Phase.SERVING
-        if not served:
-            self._trouble = text if weight or not self._trouble else self._trouble
-        elif self._cause is None or weight > self._cause_weight:
-            self._cause, self._cause_weight = (reason, text), weight
+        if self._blame.cause is None:
+            self._blame.note(Reason.LEADER_LOST, "the leader was started again", serving=True)
 
     def _count_failure(self, now: float) -> None:
         stable = self.phase is Phase.SERVING and now - self._since >= self._limits.stable_s

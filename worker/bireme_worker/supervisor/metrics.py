@@ -60,6 +60,8 @@ def _work(document: StateDocument, status: Status) -> Iterator[Metric]:
     yield _counter(names.Metric.CACHED_TOKENS, status.cached_tokens)
     yield _counter(names.Metric.STEPS, status.step)
     yield _counter(names.Metric.NONFINITE, status.nonfinite)
+    yield _counter(names.Metric.DRAFTED, status.drafted)
+    yield _counter(names.Metric.ACCEPTED, status.accepted)
     yield _counters(names.Metric.REQUESTS, "finish_reason", status.finished)
 
 

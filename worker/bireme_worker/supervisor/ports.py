@@ -18,7 +18,8 @@ def needed_ports(identity: Identity) -> dict[int, str]:
     """Port → what for, for every listener of this pod."""
     ports = {int(Port.ADMIN): "admin", **{Port.DATA + rank: f"data of rank {rank}" for rank in range(identity.tensor)}}
     if identity.is_leader:
-        ports |= {int(Port.CONTROL): "control", int(Port.PLAN): "plan", int(Port.HTTP): "HTTP"}
+        ports |= {int(Port.CONTROL): "control", int(Port.PLAN): "plan"}
+        ports |= {int(Port.HTTP): "HTTP"} if identity.http_processes else {}
     return ports
 
 

@@ -212,6 +212,8 @@ class Stage:
                 self._form = None
                 self._leave(reason)
                 self._owes_ended = epoch
+                if reason == Reason.NON_FINITE:
+                    self._distrust(reason)
             case _:
                 pass
         return self._done()
@@ -257,6 +259,11 @@ class Stage:
             if seat.phase in IN_EPOCH:
                 self._out.append(ToRank(seat.rank, End(seat.epoch, reason)))
                 seat.phase = RankPhase.ENDING
+
+    def _distrust(self, reason: str) -> None:
+        """Weights in memory may be broken, and so may whatever broke them: new processes read them anew."""
+        living = [seat for seat in self.ranks if seat.phase is not RankPhase.DOWN]
+        self._out += [Kill(seat.rank, reason, "its weights are not trusted any more") for seat in living]
 
     def _load(self, seat: RankSeat) -> None:
         seat.phase = RankPhase.LOADING
