@@ -165,14 +165,15 @@ def _greeting(endpoint: str, model: str) -> str:
 {model} is served at {endpoint}/v1
 
   curl {endpoint}/v1/chat/completions -H 'content-type: application/json' -d '{{
-    "model": "{model}", "stream": true,
+    "model": "{model}", "stream": true, "temperature": 0,
     "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 
-  python -c '
-  from openai import OpenAI
-  client = OpenAI(base_url="{endpoint}/v1", api_key="none")
-  messages = [{{"role": "user", "content": "What is the capital of France?"}}]
-  print(client.chat.completions.create(model="{model}", messages=messages).choices[0].message.content)'
+  {sys.executable} -c '
+from openai import OpenAI
+client = OpenAI(base_url="{endpoint}/v1", api_key="none")
+messages = [{{"role": "user", "content": "What is the capital of France?"}}]
+answer = client.chat.completions.create(model="{model}", messages=messages, temperature=0)
+print(answer.choices[0].message.content)'
 
 `bireme status` in another terminal shows the groups; Ctrl-C drains and stops.
 """

@@ -14,6 +14,7 @@ from bireme.wire.frames import Channel
 from bireme.wire.plan import Logprobs, pack_ids, unpack_ids
 from bireme.wire.requests import (
     Accepted,
+    Allow,
     Cancel,
     Frame,
     Limits,
@@ -143,6 +144,8 @@ class ScriptedCoordinator:
                 self.submits.append(message)
                 self.asked_by.add(id(channel))
                 self._answer(channel, message, self.script(message))
+            case Allow():
+                pass  # its scripts draw what they please
             case Cancel():
                 self.cancelled.add(message.key)
             case _:

@@ -14,7 +14,7 @@ from bireme_worker.text.tokenizer import TextModel
 END = 2
 WORDS = "one 😀 two, three 👩‍🚀 STOP four 東京 five"
 PLAIN = Generation(
-    request_id="r", created=0, prompt=[5], choices=1, sampling=Sampling(stop_ids=(END,)), max_tokens=100, stops=(),
+    request_id="r", created=0, prompts=[[5]], drawn=1, kept=1, sampling=Sampling(stop_ids=(END,)), rooms=(100,), stops=(),
     priority=0, journal=False, include_usage=False, return_ids=False, revision=None, resumed={},
 )  # fmt: skip
 
@@ -30,7 +30,7 @@ def test_how_ids_are_grouped_changes_nothing(text: TextModel, data: st.DataObjec
     stops = data.draw(st.sampled_from([(), ("STOP",), ("👩‍🚀",), ("e 👩", "two"), ("never",)]))
     limit = data.draw(st.integers(1, len(ids) + 2))
     cuts = sorted(data.draw(st.sets(st.integers(1, len(ids) - 1))))
-    generation = replace(PLAIN, stops=stops, max_tokens=limit)
+    generation = replace(PLAIN, stops=stops, rooms=(limit,))
     groups = [ids[start:end] for start, end in zip([0, *cuts], [*cuts, len(ids)], strict=True)]
     assert released(text, generation, groups) == released(text, generation, [[token] for token in ids])
 
@@ -49,7 +49,7 @@ def test_a_choice_ends_where_it_must(
     text: TextModel, stops: tuple[str, ...], limit: int, expected: tuple[str, str]
 ) -> None:
     ids = [*text.encode(WORDS, add_special_tokens=False), END]
-    words, _, finish = released(text, replace(PLAIN, stops=stops, max_tokens=limit), [ids])
+    words, _, finish = released(text, replace(PLAIN, stops=stops, rooms=(limit,)), [ids])
     assert (words, finish) == expected
 
 
@@ -61,4 +61,4 @@ def test_the_stop_id_counts_and_has_no_text(text: TextModel) -> None:
 def test_half_a_character_at_the_limit_becomes_a_replacement_character(text: TextModel) -> None:
     ids = text.encode("😀", add_special_tokens=False)
     assert len(ids) > 1, "the test needs a character of several tokens"
-    assert released(text, replace(PLAIN, max_tokens=1), [ids]) == ("\N{REPLACEMENT CHARACTER}", 1, "length")
+    assert released(text, replace(PLAIN, rooms=(1,)), [ids]) == ("\N{REPLACEMENT CHARACTER}", 1, "length")

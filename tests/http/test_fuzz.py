@@ -1,6 +1,7 @@
 """Any body gets a right answer or a refusal that names the field; nothing gets a 500, and others are not disturbed."""
 
 import json
+import os
 from typing import Any
 
 import aiohttp
@@ -48,6 +49,8 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "ignore_eos": st.booleans(),
     "min_tokens": st.integers(0, 1),
     "user": st.text(max_size=5),
+    "response_format": st.sampled_from([{"type": "text"}, {"type": "json_object"}]),
+    "guided_choice": st.lists(st.text(min_size=1, max_size=4), min_size=1, max_size=2),
 }
 CHAT_GOOD = GOOD | {
     "messages": st.lists(
@@ -58,10 +61,16 @@ CHAT_GOOD = GOOD | {
         max_size=3,
     ),
     "logprobs": st.booleans(),
+    "tool_choice": st.sampled_from(["none", "auto"]),
+    "chat_template_kwargs": st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
 }
 COMPLETION_GOOD = GOOD | {
-    "prompt": st.text(min_size=1, max_size=20) | st.lists(st.integers(0, 49151), min_size=1, max_size=5),
+    "prompt": st.text(min_size=1, max_size=20)
+    | st.lists(st.integers(0, 49151), min_size=1, max_size=5)
+    | st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=3),
     "logprobs": st.integers(0, 5),
+    "echo": st.booleans(),
+    "truncate_prompt_tokens": st.sampled_from([-1, 1, 3]),
 }
 CHAT_FIELDS = sorted({*ChatBody.model_fields, *NEUTRAL, "max_tokns", "bireme"})
 COMPLETION_FIELDS = sorted({*CompletionBody.model_fields, *NEUTRAL, "max_tokns", "bireme"})
@@ -98,7 +107,11 @@ def tame(submit: Submit) -> Script:
     return continuing([5, 6, 2])(submit)
 
 
-FUZZ = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(
+    max_examples=int(os.environ.get("BIREME_FUZZ_CASES", "500")) // 2,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @FUZZ

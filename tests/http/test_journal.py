@@ -88,6 +88,23 @@ async def test_several_choices_are_continued_each_from_its_own_place(
     await check_every_cut(client, CHAT, chat_body(n=3, stop="ee f", **USAGE))
 
 
+async def test_a_template_that_renders_another_date_meanwhile_changes_nothing(
+    client: aiohttp.ClientSession, coordinator: ScriptedCoordinator, text: TextModel
+) -> None:
+    """The prompt's ids are the journal's: what the template would render by now is not even looked at."""
+    coordinator.script = continuing([*text.encode("Today is a fine day.", add_special_tokens=False), END])
+    today = chat_body(**USAGE, return_token_ids=True, messages=[{"role": "user", "content": "It is 28 November."}])
+    whole = await lines_of(client, CHAT, today)
+    reader = Reader()
+    for line in whole[:4]:
+        reader.line(line)
+    tomorrow = today | {"messages": [{"role": "user", "content": "It is 29 November, a day with more tokens."}]}
+    rest = await lines_of(client, CHAT, tomorrow, reader.resume())
+    assert reader.delivered + data_lines(rest) == data_lines(whole)
+    first, second = (unpack_ids(submit.prompt) for submit in coordinator.submits[-2:])
+    assert first == second
+
+
 async def test_ids_that_come_in_other_groups_after_a_resume_give_the_same_text(
     client: aiohttp.ClientSession, coordinator: ScriptedCoordinator, text: TextModel
 ) -> None:
@@ -119,7 +136,7 @@ async def test_the_journal_tells_prompt_and_ids_before_their_data(
     kinds = ["journal" if line.startswith(b": bireme ") else "data" for line in lines]
     entries = [read_journal(line) for line in lines if line.startswith(b": bireme ")]
     (submit,) = coordinator.submits
-    assert entries[0] == Opened(1, list(unpack_ids(submit.prompt)), "rev-1")
+    assert entries[0] == Opened(1, list(unpack_ids(submit.prompt)), "rev-1", 0)
     emitted = [entry for entry in entries[1:] if isinstance(entry, Emitted)]
     assert [token for entry in emitted for token in entry.token_ids] == [*ids, END]
     assert emitted[-1] == Emitted(0, [END], "stop")

@@ -35,7 +35,7 @@ def models(tmp_path: Path) -> Path:
     checkpoint = tmp_path / "models" / "tiny"
     checkpoint.mkdir(parents=True)
     (checkpoint / "config.json").write_text(json.dumps(SHAPE))
-    (checkpoint / "model.safetensors").touch()
+    (checkpoint / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     (tmp_path / "models" / "empty").mkdir()
     return tmp_path / "models"
 
@@ -66,7 +66,6 @@ def write(tmp_path: Path, spec: dict[str, Any] | None = None, path: str = "/mode
         ({"replicas": -1}, "spec.replicas: use 0 or more"),
         ({"spares": 1}, "spec.spares: not built yet"),
         ({"template": {"spec": {"nodeSelector": {"a": "b"}}}}, "spec.template.spec.nodeSelector: remove it"),
-        ({"engine": {"kvCache": {"fraction": "90%"}}}, "spec.engine.kvCache.fraction: not built yet"),
         ({"engine": {"maxModelLength": 9000}}, "maxModelLength is 9000, but the model was made for 8192 tokens"),
         ({"parallelism": {"tensor": 2}}, "9 attention heads do not divide by tensor parallelism 2"),
         ({"parallelism": {"pipeline": 31}}, "parallelism.pipeline is 31, but the model has 30 layers"),

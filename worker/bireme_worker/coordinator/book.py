@@ -1,7 +1,7 @@
 """Which request belongs to which HTTP process, and the one frame per process and step that carries its news."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from bireme.wire.errors import Garbled
 from bireme.wire.requests import Frame, Tokens
@@ -22,9 +22,9 @@ class Book:
         return len(self._owners)
 
     @property
-    def clients(self) -> Iterable[Client]:
+    def clients(self) -> Collection[Client]:
         """Connected HTTP processes."""
-        return self._keys
+        return self._keys.keys()
 
     def open(self, client: Client) -> None:
         """An HTTP process came."""
@@ -73,7 +73,8 @@ class Book:
         for emission in emissions:
             sequence, finish = emission.sequence, emission.finish
             client, key = self.strike(sequence, finish) if finish else self._owners[sequence]
-            tokens = Tokens(key, emission.ids, finish, emission.cached, emission.logprobs, emission.message)
+            told = emission.cached, emission.logprobs, emission.message, emission.vector, emission.prompt
+            tokens = Tokens(key, emission.ids, finish, *told)
             frames.setdefault(client, []).append(tokens)
         for client, batch in frames.items():
             client.send(Frame(step, tuple(batch)))

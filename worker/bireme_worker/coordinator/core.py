@@ -11,7 +11,7 @@ from typing import Protocol
 
 from bireme.names import Admission, Reason
 from bireme.wire.plan import Commit, Plan, Result
-from bireme.wire.requests import Accepted, Refused, Submit
+from bireme.wire.requests import Accepted, Allow, Refused, Submit
 from bireme_worker.coordinator.book import Book
 from bireme_worker.coordinator.messages import (
     Abort,
@@ -215,6 +215,7 @@ class Core:
         """See ``RequestListener``."""
         self._book.open(client)
         client.send(serving_message(self._seen_standing(), self._epoch, self._weights, self._capacity.limits))
+        self._report()
 
     def client_left(self, client: Client) -> None:
         """See ``RequestListener``."""
@@ -234,8 +235,12 @@ class Core:
         self._book.enter(client, request.key, sequence)
         if ended := finish_reason(sequence):
             self._end([sequence], ended)
-        elif not self._pump_is_due:
-            # Requests that came together shall share a step.
+        else:
+            self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        """Requests that came together shall share a step."""
+        if not self._pump_is_due:
             self._pump_is_due = True
             self._soon(self._pump_now)
 
@@ -243,6 +248,13 @@ class Core:
         self._pump_is_due = False
         self._pump()
         self._report()
+
+    def allow(self, client: Client, allow: Allow) -> None:
+        """See ``RequestListener``. The request may have ended while this was under way."""
+        sequence = self._book.find(client, allow.key)
+        if sequence is not None:
+            self._scheduler.allow(sequence, allow.output, allow.mask)
+            self._pump_soon()
 
     def cancel(self, client: Client, key: int) -> None:
         """See ``RequestListener``. The request may have ended while this was under way."""
@@ -283,7 +295,7 @@ class Core:
     # -- what others see
 
     def _report(self) -> None:
-        """Tell the supervisor at once when running or waiting came from or to 0, draining changed, or all is quiet."""
+        """Tell the supervisor at once of all quiet, of more clients or less, of running and waiting from or to 0."""
         if (quiescence := self._quiescence) is not None and not quiescence.told:
             quiescence.told = quiescence.reached(self._scheduler, self._clock())
             if quiescence.told:

@@ -83,13 +83,18 @@ async def _coordinate(identity: Identity, model: ModelConfig, control: socket.so
 
 def _core(identity: Identity, model: ModelConfig, ranks: PlanPort, supervisor: Channel[CoordinatorKinds]) -> Core:
     context = model.max_position_embeddings
+    if model.is_encoder:  # a text is computed in one step
+        context = min(context, identity.max_batched_tokens)
     slots = min(identity.max_running_requests, identity.max_batched_tokens, MAX_SLOTS - 1)
     config = SchedulerConfig(
         slots=slots,
         budget=identity.max_batched_tokens,
         stages=identity.stages,
         depth=max(identity.stages, 2),
-        prefix_caching=identity.prefix_caching,
+        prefix_caching=identity.prefix_caching and not model.is_encoder,
+        speculation=identity.speculation,
+        adapters=tuple(name for name, _ in identity.adapters),
+        encodes=model.is_encoder,
     )
     return Core(
         scheduler=Scheduler(config),
@@ -98,6 +103,8 @@ def _core(identity: Identity, model: ModelConfig, ranks: PlanPort, supervisor: C
             vocabulary=model.vocab_size,
             running=slots,
             queue=identity.max_queued_requests,
+            adapters=config.adapters,
+            encodes=model.is_encoder,
         ),
         weights=Weights(identity.checkpoint.model_revision),
         ranks=ranks,

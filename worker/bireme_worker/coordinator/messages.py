@@ -108,6 +108,7 @@ class Status(CoordinatorMessage, frozen=True):
     """Coordinator → supervisor: at least every 0.25 s and on every change of ``draining`` or of running to or from 0.
 
     ``step_age_s``: seconds since the last result while work is pending, else 0. Counters grow over the process's life.
+    ``clients``: HTTP processes that are connected.
     """
 
     epoch: int
@@ -124,6 +125,9 @@ class Status(CoordinatorMessage, frozen=True):
     generation_tokens: int
     finished: dict[str, int]
     nonfinite: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    clients: int = 0
 
 
 CoordinatorKinds = (

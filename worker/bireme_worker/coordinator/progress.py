@@ -12,7 +12,7 @@ class Progress:
         self._scheduler = scheduler
         self._book = book
         self._since = 0.0
-        self._told: tuple[bool, bool, bool] | None = None
+        self._told: tuple[bool, bool, bool, int] | None = None
 
     def plan(self, now: float) -> None:
         """A plan was issued."""
@@ -46,11 +46,14 @@ class Progress:
             generation_tokens=counters.generation_tokens,
             finished=dict(self._book.finished),
             nonfinite=counters.nonfinite,
+            drafted=counters.drafted,
+            accepted=counters.accepted,
+            clients=len(self._book.clients),
         )
 
     @property
     def _waiting(self) -> int:
         return len(self._book) - len(self._scheduler.running)
 
-    def _turning(self, draining: bool) -> tuple[bool, bool, bool]:
-        return draining, bool(self._scheduler.running), self._waiting > 0
+    def _turning(self, draining: bool) -> tuple[bool, bool, bool, int]:
+        return draining, bool(self._scheduler.running), self._waiting > 0, len(self._book.clients)

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from bireme.wire.errors import Garbled, WireError
 from bireme.wire.frames import Channel
-from bireme.wire.requests import Accepted, Cancel, Frame, Refused, RequestKinds, Serving, Submit, request_codec
+from bireme.wire.requests import Accepted, Allow, Cancel, Frame, Refused, RequestKinds, Serving, Submit, request_codec
 from bireme_worker.coordinator.conversations import each_in_a_task
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,9 @@ class RequestListener(Protocol):
 
     def submit(self, client: Client, request: Submit) -> None:
         """It has a request."""
+
+    def allow(self, client: Client, allow: Allow) -> None:
+        """What a request may draw next."""
 
     def cancel(self, client: Client, key: int) -> None:
         """Its client left."""
@@ -88,6 +91,8 @@ class RequestPort:
         match message:
             case Submit():
                 self._listener.submit(client, message)
+            case Allow():
+                self._listener.allow(client, message)
             case Cancel(key):
                 self._listener.cancel(client, key)
             case _:

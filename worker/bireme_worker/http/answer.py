@@ -25,14 +25,18 @@ class Usage:
     completion_tokens: int = 0
     cached: dict[int, int] = field(default_factory=dict)
 
+    @property
+    def cached_tokens(self) -> int:
+        """A token is cached when no choice had to compute it."""
+        return min(min(self.cached.values(), default=0), self.prompt_tokens)
+
     def as_object(self) -> dict[str, Any]:
-        """The `usage` object. A token is cached when no choice had to compute it."""
-        cached = min(self.cached.values(), default=0)
+        """The `usage` object."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": min(cached, self.prompt_tokens)},
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
 
@@ -48,9 +52,9 @@ class Answer:
         self._service = service
         self._generation = generation
         self._choices = [
-            Choice(index, generation, service.text, at_start=at_start) for index in range(generation.choices)
+            Choice(index, generation, service.text, at_start=at_start) for index in range(generation.draws)
         ]
-        self.usage = Usage(len(generation.prompt))
+        self.usage = Usage(sum(len(prompt) for prompt in generation.prompts))
         self.model_revision = generation.revision or ""
 
     async def batches(self) -> AsyncIterator[Batch]:
@@ -64,8 +68,8 @@ class Answer:
             yield batch
             return
         with Call(self._service.link) as call:
-            for index, outputs in running.items():
-                self._submit(call, index, outputs)
+            for index, (outputs, mask) in running.items():
+                self._submit(call, index, outputs, mask)
             while running:
                 error = None
                 for index, event in await call.events():
@@ -81,10 +85,10 @@ class Answer:
                 if error is not None:
                     raise error
 
-    def _replay(self) -> tuple[Batch, dict[int, Sequence[int]]]:
+    def _replay(self) -> tuple[Batch, dict[int, tuple[Sequence[int], bytes]]]:
         """Bring the choices to where the last attempt broke off: what only lacked its end, and what must run."""
         batch: Batch = []
-        running: dict[int, Sequence[int]] = {}
+        running: dict[int, tuple[Sequence[int], bytes]] = {}
         for choice in self._choices:
             resumed = self._generation.resumed.get(choice.index)
             outputs = [] if resumed is None else resumed.output_token_ids
@@ -94,22 +98,28 @@ class Answer:
                 continue
             if choice.finish:
                 batch.append((choice, Piece([], "", [], choice.finish)))
+            elif (mask := choice.mask() if choice.bound else b"") is None:
+                ended = choice.end_of_form()
+                batch.append((choice, Piece([], "", [], choice.finish) if outputs else ended))
             else:
-                running[choice.index] = outputs
+                running[choice.index] = outputs, mask
         return batch, running
 
-    def _submit(self, call: Call, index: int, outputs: Sequence[int]) -> None:
+    def _submit(self, call: Call, index: int, outputs: Sequence[int], mask: bytes) -> None:
         generation = self._generation
         call.submit(
             index,
             request_id=generation.request_id,
-            prompt=generation.prompt,
+            prompt=generation.prompt_of(index),
             outputs=outputs,
             sampling=generation.sampling_of(index),
-            max_tokens=generation.max_tokens,
+            max_tokens=generation.room_of(index),
             priority=generation.priority,
             journalled=generation.journal,
             text=self._service.text_name,
+            adapter=generation.adapter,
+            speculate=generation.speculate,
+            mask=mask,
         )
 
     def _take(self, call: Call, batch: Batch, index: int, event: Event) -> ApiError | None:
@@ -126,12 +136,15 @@ class Answer:
     def _take_tokens(self, call: Call, batch: Batch, choice: Choice, tokens: Tokens) -> ApiError | None:
         if choice.finish:  # its stop string was found before the engine heard of it
             return None
+        choice.scored_prompt.extend(tokens.prompt)
         piece = choice.push(unpack_ids(tokens.ids), tokens.logprobs)
         self.usage.completion_tokens += len(piece.ids)
-        self.usage.cached.setdefault(choice.index, tokens.cached)
+        if piece.ids:
+            self.usage.cached.setdefault(choice.index, tokens.cached)
         if tokens.finish in ("stop", "length") and not choice.finish:
-            ended = choice.end(tokens.finish)
-            piece = Piece(piece.ids, piece.text + ended.text, piece.scored, ended.finish)
+            piece = piece.then(choice.end(tokens.finish))
+        if piece.ids and not (tokens.finish or piece.finish):
+            piece = _bind(call, choice, piece)
         if piece.ids or piece.finish:
             batch.append((choice, piece))
         if choice.finish:
@@ -148,3 +161,14 @@ class Answer:
         if self._generation.revision is not None and first != self._generation.revision:
             raise wrong_revision(self._generation.revision, first)
         self.model_revision = REVISION_JOINT.join(call.revisions)
+
+
+def _bind(call: Call, choice: Choice, piece: Piece) -> Piece:
+    """Tell the engine what a bound choice may draw next, or end it where nothing may follow."""
+    if not choice.bound:
+        return piece
+    mask = choice.mask()
+    if mask is None:
+        return piece.then(choice.end_of_form())
+    call.allow(choice.index, choice.count, mask)
+    return piece

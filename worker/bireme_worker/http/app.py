@@ -9,6 +9,7 @@ from aiohttp import web
 from bireme_worker.http.body import MAX_BODY
 from bireme_worker.http.chat import chat
 from bireme_worker.http.completions import completions
+from bireme_worker.http.embeddings import embeddings
 from bireme_worker.http.errors import errors_as_json
 from bireme_worker.http.models import detokenize, list_models, show_model, tokenize
 from bireme_worker.http.service import Service
@@ -21,6 +22,7 @@ def make_app(service: Service) -> web.Application:
     app[TEXTS] = Texts(service)
     app.router.add_post("/v1/chat/completions", chat)
     app.router.add_post("/v1/completions", completions)
+    app.router.add_post("/v1/embeddings", embeddings)
     app.router.add_get("/v1/models", list_models)
     app.router.add_get("/v1/models/{name:.+}", show_model)
     app.router.add_post("/tokenize", tokenize)

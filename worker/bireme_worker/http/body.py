@@ -8,14 +8,20 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
+from bireme_worker.http.bodies import Body
 from bireme_worker.http.errors import InvalidRequest
-from bireme_worker.http.schema import Body, Message, StreamOptions
+from bireme_worker.http.schema import Message, StreamOptions
+from bireme_worker.http.tools import Tool
 from bireme_worker.http.unbuilt import NEUTRAL
 
 MAX_BODY: Final = 8 * 1024 * 1024
 """Bytes; far more than the longest context needs, as text or as ids."""
 EXTENSION_KEY: Final = "bireme"
-_NESTED: Final[Mapping[str, type[BaseModel]]] = {"messages": Message, "stream_options": StreamOptions}
+_NESTED: Final[Mapping[str, type[BaseModel]]] = {
+    "messages": Message,
+    "stream_options": StreamOptions,
+    "tools": Tool,
+}
 
 B = TypeVar("B", bound=Body)
 
@@ -63,7 +69,7 @@ def _explain(model: type[Body], error: ErrorDetails) -> InvalidRequest:
 def _unknown(model: type[Body], path: str, place: tuple[int | str, ...]) -> str:
     name = str(place[-1])
     if name in NEUTRAL:
-        return f"{path} is not built yet: leave it out"
+        return f"{path} is not offered: leave it out"
     owner = _NESTED.get(str(place[0]), model) if len(place) > 1 else model
     close = difflib.get_close_matches(name, owner.model_fields, n=1)
     return f"{path} is an unknown field" + (f": did you mean {close[0]}?" if close else ": leave it out")

@@ -7,9 +7,10 @@ from aiohttp import web
 
 from bireme_worker.http.answer import Answer
 from bireme_worker.http.body import check, read_object
+from bireme_worker.http.chat_parts import delta_of, message_of
 from bireme_worker.http.choice import Piece
-from bireme_worker.http.generation import Generation, plan_generation
-from bireme_worker.http.logprobs import chat_logprobs
+from bireme_worker.http.generation import Generation, Prompts, plan_generation
+from bireme_worker.http.logprobs import chat_logprobs, prompt_logprobs
 from bireme_worker.http.prompts import encode_chat
 from bireme_worker.http.schema import ChatBody
 from bireme_worker.http.service import Service, take_caller
@@ -20,6 +21,7 @@ from bireme_worker.http.whole import whole_answer
 
 _ROLE: Final = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
 _CONTENT: Final = b'{"index":%d,"delta":{"content":%b},"logprobs":%b,"finish_reason":null%b}'
+_DELTA: Final = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null%b}'
 _FINISH: Final = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":%b}'
 
 
@@ -29,7 +31,12 @@ async def chat(request: web.Request) -> web.StreamResponse:
     content = await read_object(request)
     caller = take_caller(request, service.identity.token, content)
     body = check(ChatBody, content)
-    generation = await plan_generation(service, caller, body, lambda: encode_chat(service.text, body.messages))
+
+    async def encode_prompt() -> Prompts:
+        tools = body.tools if body.tool_choice != "none" else ()
+        return [await encode_chat(service.text, body.messages, tools, body.chat_template_kwargs)]
+
+    generation = await plan_generation(service, caller, body, encode_prompt)
     answer = Answer(service, generation, at_start=True)
 
     def shape_of(model_revision: str) -> ChatShape:
@@ -48,16 +55,23 @@ class ChatShape:
         self._tokens = service.text.tokens
         self._scores = generation.wants_logprobs
         self._ids = generation.return_ids
+        self._parted = generation.form.parts() is not None
+        self._request_id = generation.request_id
         self._envelope = Envelope("chatcmpl", "chat.completion.chunk", generation, model, model_revision)
 
     def role(self, choice: int) -> bytes:
         return self._envelope.event(_ROLE % choice)
 
     def content(self, choice: int, piece: Piece) -> bytes:
-        ids = encode(token_ids([piece], wanted=self._ids))[1:-1]
-        if not piece.text and not piece.scored and not (ids and piece.ids):
+        ids = encode(token_ids([piece], wanted=self._ids) | prompt_logprobs(self._tokens, piece.prompt))[1:-1]
+        shown = piece.parts if self._parted else piece.text
+        if not shown and not piece.scored and not piece.prompt and not (ids and piece.ids):
             return b""
-        logprobs = encode(chat_logprobs(self._tokens, piece.scored)) if piece.scored else b"null"
+        scored = self._scores and piece.scored
+        logprobs = encode(chat_logprobs(self._tokens, piece.scored)) if scored else b"null"
+        if self._parted:
+            delta = encode(delta_of(piece.parts, f"{self._request_id}-{choice}"))
+            return self._envelope.event(_DELTA % (choice, delta, logprobs, ids and b"," + ids))
         return self._envelope.event(_CONTENT % (choice, encode(piece.text), logprobs, ids and b"," + ids))
 
     def finish(self, choice: int, reason: str) -> bytes:
@@ -74,8 +88,14 @@ class ChatShape:
         text, scored, finish = joined(pieces)
         return {
             "index": index,
-            "message": {"role": "assistant", "content": text, "refusal": None},
+            "message": {"role": "assistant", "content": text, "refusal": None} | self._parted_message(index, pieces),
             "logprobs": chat_logprobs(self._tokens, scored) if self._scores else None,
             "finish_reason": finish,
             **token_ids(pieces, wanted=self._ids),
+            **prompt_logprobs(self._tokens, [one for piece in pieces for one in piece.prompt]),
         }
+
+    def _parted_message(self, index: int, pieces: Sequence[Piece]) -> dict[str, Any]:
+        if not self._parted:
+            return {}
+        return message_of([part for piece in pieces for part in piece.parts], f"{self._request_id}-{index}")

@@ -6,10 +6,11 @@ from typing import Any, Final
 from aiohttp import web
 
 from bireme_worker.http.answer import Answer
+from bireme_worker.http.best_of import BestOf
 from bireme_worker.http.body import check, read_object
 from bireme_worker.http.choice import Piece
-from bireme_worker.http.generation import Generation, plan_generation
-from bireme_worker.http.logprobs import completion_logprobs
+from bireme_worker.http.generation import Generation, Prompts, plan_generation
+from bireme_worker.http.logprobs import completion_logprobs, prompt_logprobs
 from bireme_worker.http.prompts import encode_text
 from bireme_worker.http.schema import CompletionBody
 from bireme_worker.http.service import Service, take_caller
@@ -28,16 +29,18 @@ async def completions(request: web.Request) -> web.StreamResponse:
     caller = take_caller(request, service.identity.token, content)
     body = check(CompletionBody, content)
 
-    async def encode_prompt() -> list[int]:
-        if isinstance(body.prompt, str):
-            return await encode_text(service.text, body.prompt, add_special_tokens=True)
-        return body.prompt
+    async def encode_prompt() -> Prompts:
+        return [
+            await encode_text(service.text, one, add_special_tokens=True) if isinstance(one, str) else one
+            for one in body.prompt
+        ]
 
     def shape_of(model_revision: str) -> CompletionShape:
         return CompletionShape(service, generation, model_revision)
 
     generation = await plan_generation(service, caller, body, encode_prompt)
-    answer = Answer(service, generation, at_start=False)
+    compares = generation.kept < generation.drawn
+    answer = BestOf(service, generation) if compares else Answer(service, generation, at_start=False)
     if body.stream:
         return await stream_answer(request, generation, answer, shape_of)
     return await whole_answer(generation, answer, shape_of)
@@ -57,10 +60,11 @@ class CompletionShape:
         return b""
 
     def content(self, choice: int, piece: Piece) -> bytes:
-        ids = encode(token_ids([piece], wanted=self._ids))[1:-1]
-        if not piece.text and not piece.scored and not (ids and piece.ids):
+        ids = encode(token_ids([piece], wanted=self._ids) | prompt_logprobs(self._tokens, piece.prompt))[1:-1]
+        if not piece.text and not piece.scored and not piece.prompt and not (ids and piece.ids):
             return b""
-        logprobs = encode(completion_logprobs(self._tokens, piece.scored)) if piece.scored else b"null"
+        scored = self._scores and piece.scored
+        logprobs = encode(completion_logprobs(self._tokens, piece.scored)) if scored else b"null"
         return self._envelope.event(_EVENT % (encode(piece.text), choice, logprobs, b"null", ids and b"," + ids))
 
     def finish(self, choice: int, reason: str) -> bytes:
@@ -81,4 +85,5 @@ class CompletionShape:
             "logprobs": completion_logprobs(self._tokens, scored) if self._scores else None,
             "finish_reason": finish,
             **token_ids(pieces, wanted=self._ids),
+            **prompt_logprobs(self._tokens, [one for piece in pieces for one in piece.prompt]),
         }

@@ -19,6 +19,7 @@ from bireme.wire.frames import Channel
 from bireme.wire.plan import Sampling, pack_ids
 from bireme.wire.requests import (
     Accepted,
+    Allow,
     Cancel,
     Frame,
     Refused,
@@ -30,8 +31,8 @@ from bireme.wire.requests import (
 )
 from bireme_worker.http.errors import NotServing
 
-FIRST_WAIT_S: Final = 0.1
-LONGEST_WAIT_S: Final = 1.0
+REDIAL_S: Final = 0.1
+"""Between two tries of a Unix socket: they cost next to nothing, and the group is not ready before one succeeds."""
 DIAL_LIMIT_S: Final = 5.0
 RETRY_AFTER_S: Final = 1.0
 
@@ -79,6 +80,10 @@ class Call:
         priority: int,
         journalled: bool,
         text: str = "",
+        adapter: str = "",
+        speculate: bool = True,
+        encode: bool = False,
+        mask: bytes = b"",
     ) -> None:
         """Ask the coordinator for one choice.
 
@@ -98,8 +103,17 @@ class Call:
                 priority=priority,
                 journalled=journalled,
                 text=text,
+                adapter=adapter,
+                speculate=speculate,
+                encode=encode,
+                mask=mask,
             )
         )
+
+    def allow(self, choice: int, output: int, mask: bytes) -> None:
+        """Tell which ids this choice may draw as its output number ``output``."""
+        for key in [key for key, owner in self._choices.items() if owner == choice]:
+            self._link.send(Allow(key, output, mask))
 
     def cancel(self, choice: int) -> None:
         """Free what the engine holds for this choice; does nothing when it has ended there."""
@@ -154,16 +168,17 @@ class CoordinatorLink:
 
     async def run(self) -> None:
         """Keep the connection up until cancelled."""
-        wait_s = FIRST_WAIT_S
+        told = ""
         while True:
             try:
                 channel = await self._dial()
             except WireError as error:
-                log.info("no coordinator yet: %s", error)
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+                if str(error) != told:
+                    told = str(error)
+                    log.info("no coordinator yet: %s", told)
+                await asyncio.sleep(REDIAL_S)
                 continue
-            wait_s = FIRST_WAIT_S
+            told = ""
             await self._serve(channel)
 
     def require_serving(self) -> Serving:
@@ -196,7 +211,7 @@ class CoordinatorLink:
         """Drop a key; later messages about it are ignored."""
         self._calls.pop(key, None)
 
-    def send(self, message: Submit | Cancel) -> None:
+    def send(self, message: Submit | Allow | Cancel) -> None:
         """Queue a message; without a connection it concerns nobody any more."""
         if self._channel is not None:
             self._channel.send(message)

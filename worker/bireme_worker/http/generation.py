@@ -16,22 +16,31 @@ from bireme.wire.journal import Resume, ResumedChoice
 from bireme.wire.plan import Sampling
 from bireme.wire.requests import Limits
 from bireme_worker.http.errors import Conflict, InvalidRequest
+from bireme_worker.http.output_form import FREE, OutputForm, form_of_chat, form_of_text
 from bireme_worker.http.schema import ChatBody, CompletionBody
 from bireme_worker.http.service import Caller, Service
 
 _SEED_MASK: Final = 2**64 - 1
 
 
+Prompts = list[list[int]]
+
+
 @dataclass(frozen=True)
 class Generation:
-    """One request. ``resumed`` has what an earlier attempt delivered, by choice; ``revision`` is the one it needs."""
+    """One request. ``resumed`` has what an earlier attempt delivered, by choice; ``revision`` is the one it needs.
+
+    ``drawn`` choices are drawn for each prompt and ``kept`` of them are sent, prompt by prompt. ``rooms`` and
+    ``echoes`` are by prompt: most tokens to draw, and the text to put before them.
+    """
 
     request_id: str
     created: int
-    prompt: list[int]
-    choices: int
+    prompts: Prompts
+    drawn: int
+    kept: int
     sampling: Sampling
-    max_tokens: int
+    rooms: tuple[int, ...]
     stops: tuple[str, ...]
     priority: int
     journal: bool
@@ -39,44 +48,95 @@ class Generation:
     return_ids: bool
     revision: str | None
     resumed: dict[int, ResumedChoice]
+    adapter: str = ""
+    speculate: bool = True
+    form: OutputForm = FREE
+    echoes: tuple[str, ...] = ()
+    logprobs: int = -1
+    prompt_logprobs: bool = False
 
-    def sampling_of(self, choice: int) -> Sampling:
-        """The choice keys the noise; everything else is shared."""
-        return msgspec.structs.replace(self.sampling, choice=choice)
+    @property
+    def prompt(self) -> list[int]:
+        """The prompt of a request that has one; of several nobody needs to be told, they are the request's own."""
+        return self.prompts[0] if len(self.prompts) == 1 else []
+
+    @property
+    def draws(self) -> int:
+        """Choices that are drawn in all."""
+        return len(self.prompts) * self.drawn
+
+    @property
+    def choices(self) -> int:
+        """Choices that are sent in all."""
+        return len(self.prompts) * self.kept
+
+    def prompt_of(self, draw: int) -> list[int]:
+        """The ids before a drawn choice."""
+        return self.prompts[draw // self.drawn]
+
+    def room_of(self, draw: int) -> int:
+        """How many tokens it may have."""
+        return self.rooms[draw // self.drawn]
+
+    def echo_of(self, draw: int) -> str:
+        """The text that is sent before it."""
+        return self.echoes[draw // self.drawn] if self.echoes else ""
+
+    def sampling_of(self, draw: int) -> Sampling:
+        """The choice keys the noise, so that each prompt is answered as if it came alone; the rest is shared."""
+        resumed = self.resumed.get(draw)
+        told = resumed is not None and bool(resumed.output_token_ids)
+        scored = -1 if told else self.sampling.prompt_logprobs
+        return msgspec.structs.replace(self.sampling, choice=draw % self.drawn, prompt_logprobs=scored)
 
     @property
     def wants_logprobs(self) -> bool:
         """Whether each token comes with its log probability."""
-        return self.sampling.logprobs >= 0
+        return self.logprobs >= 0
 
 
 async def plan_generation(
-    service: Service, caller: Caller, body: ChatBody | CompletionBody, encode: Callable[[], Awaitable[list[int]]]
+    service: Service, caller: Caller, body: ChatBody | CompletionBody, encode: Callable[[], Awaitable[Prompts]]
 ) -> Generation:
-    """Measure a request against the model. ``encode`` makes the prompt's ids; a resumed stream brings them along.
+    """Measure a request against the model. ``encode`` makes the prompts' ids; a resumed stream brings them along.
 
     Raises:
         ApiError: no such model, not serving, ids outside the vocabulary, too long, or not resumable here.
     """
     service.require_model(body.model)
+    service.require_text(body.model)
     service.require_ids("logit_bias", body.logit_bias)
     service.require_ids("stop_token_ids", body.stop_token_ids)
     _check_counts(caller, body)
     serving = service.link.require_serving()
-    _check_choices(body.n, serving.limits)
+    best_of = body.best_of if isinstance(body, CompletionBody) else None
+    drawn = body.n if best_of is None else best_of
     extension = caller.extension
     resume = None if extension is None else extension.resume
+    if resume is not None and resume.prompt_token_ids:
+        prompts = [resume.prompt_token_ids]
+    else:
+        prompts = [_cut(prompt, body, serving.limits.context) for prompt in await encode()]
+    _check_choices(drawn, len(prompts), serving.limits)
     if resume is not None:
-        _check_resume(service, resume, serving.model_revision, body.n)
-    prompt = await encode() if resume is None else resume.prompt_token_ids
-    service.require_ids("messages" if isinstance(body, ChatBody) else "prompt", prompt)
+        _check_resume(service, resume, serving.model_revision, body.n * len(prompts))
+    field = "messages" if isinstance(body, ChatBody) else "prompt"
+    for prompt in prompts:
+        service.require_ids(field, prompt)
+    rooms = tuple(_room(len(prompt), body, serving.limits.context) for prompt in prompts)
+    if isinstance(body, ChatBody):
+        form = await form_of_chat(service.text, body, prompts[0])
+    else:
+        form = await form_of_text(service.text, body)
+    echo = isinstance(body, CompletionBody) and body.echo
     return Generation(
         request_id=caller.request_id,
         created=int(time.time()) if extension is None else extension.created,
-        prompt=prompt,
-        choices=body.n,
+        prompts=prompts,
+        drawn=drawn,
+        kept=body.n,
         sampling=_sampling(service, caller, body),
-        max_tokens=_room(len(prompt), body, serving.limits.context),
+        rooms=rooms,
         stops=tuple(body.stop),
         priority=body.priority,
         journal=caller.journal,
@@ -84,7 +144,23 @@ async def plan_generation(
         return_ids=body.return_token_ids,
         revision=None if resume is None else resume.model_revision,
         resumed={} if resume is None else {choice.index: choice for choice in resume.choices},
+        adapter=service.adapter_of(body.model),
+        speculate=body.speculate,
+        form=form,
+        echoes=tuple(service.text.decode(prompt) for prompt in prompts) if echo else (),
+        logprobs=body.logprobs_wanted,
+        prompt_logprobs=body.prompt_logprobs is not None,
     )
+
+
+def _cut(prompt: list[int], body: ChatBody | CompletionBody, context: int) -> list[int]:
+    """The end of a prompt that may be cut at its beginning."""
+    most = body.truncate_prompt_tokens
+    if most is None:
+        return prompt
+    if most < 0:
+        most = context - max(body.limit or 1, body.min_tokens)
+    return prompt[-max(most, 1) :]
 
 
 def _check_counts(caller: Caller, body: ChatBody | CompletionBody) -> None:
@@ -97,10 +173,11 @@ def _check_counts(caller: Caller, body: ChatBody | CompletionBody) -> None:
         )
 
 
-def _check_choices(wanted: int, limits: Limits) -> None:
+def _check_choices(drawn: int, prompts: int, limits: Limits) -> None:
     most = limits.running + limits.queue
-    if wanted > most:
-        raise InvalidRequest(f"n is {wanted}, and this group holds {most} choices at a time: ask for fewer", param="n")
+    if drawn * prompts > most:
+        asked = f"n (or best_of) is {drawn}" + (f" for each of {prompts} prompts" if prompts > 1 else "")
+        raise InvalidRequest(f"{asked}, and this group holds {most} choices at a time: ask for fewer", param="n")
 
 
 def _sampling(service: Service, caller: Caller, body: ChatBody | CompletionBody) -> Sampling:
@@ -115,10 +192,22 @@ def _sampling(service: Service, caller: Caller, body: ChatBody | CompletionBody)
         presence_penalty=body.presence_penalty,
         logit_bias=body.logit_bias,
         seed=_seed(caller, body.seed),
-        logprobs=body.logprobs_wanted,
+        logprobs=max(body.logprobs_wanted, 0) if _compares(body) else body.logprobs_wanted,
+        prompt_logprobs=_prompt_scores(body),
         min_tokens=body.min_tokens,
         stop_ids=tuple(sorted({*ends, *body.stop_token_ids})),
     )
+
+
+def _compares(body: ChatBody | CompletionBody) -> bool:
+    """Whether choices are compared by their log probability."""
+    return isinstance(body, CompletionBody) and body.best_of is not None and body.best_of > body.n
+
+
+def _prompt_scores(body: ChatBody | CompletionBody) -> int:
+    """How many of the likeliest ids to tell for each prompt token; -1: none is scored."""
+    echoed = body.logprobs_wanted if isinstance(body, CompletionBody) and body.echo else -1
+    return max(echoed, -1 if body.prompt_logprobs is None else body.prompt_logprobs)
 
 
 def _seed(caller: Caller, given: int | None) -> int:

@@ -22,6 +22,7 @@ def chat_logprobs(tokens: TokenBytes, scored: Sequence[Scored]) -> dict[str, Any
                 "top_logprobs": [_entry(tokens, token, value) for token, value in one.logprobs.top],
             }
             for one in scored
+            if one.logprobs is not None
         ],
         "refusal": None,
     }
@@ -31,11 +32,30 @@ def completion_logprobs(tokens: TokenBytes, scored: Sequence[Scored]) -> dict[st
     """The `logprobs` object of a completion choice."""
     return {
         "text_offset": [one.offset for one in scored],
-        "token_logprobs": [max(one.logprobs.chosen, LEAST) for one in scored],
+        "token_logprobs": [None if one.logprobs is None else max(one.logprobs.chosen, LEAST) for one in scored],
         "tokens": [_text(tokens, one.token) for one in scored],
         "top_logprobs": [
-            {_text(tokens, token): max(value, LEAST) for token, value in one.logprobs.top} for one in scored
+            None
+            if one.logprobs is None
+            else {_text(tokens, token): max(value, LEAST) for token, value in one.logprobs.top}
+            for one in scored
         ],
+    }
+
+
+def prompt_logprobs(tokens: TokenBytes, scored: Sequence[Scored]) -> dict[str, Any]:
+    """VLLM's `prompt_logprobs` of a choice: an object by id for each token but the first; nothing if none is told."""
+    return {"prompt_logprobs": [_by_id(tokens, one) for one in scored]} if scored else {}
+
+
+def _by_id(tokens: TokenBytes, one: Scored) -> dict[str, Any] | None:
+    if one.logprobs is None:
+        return None
+    ranks = {token: place for place, (token, _) in enumerate(one.logprobs.top, start=1)}
+    values = {one.token: one.logprobs.chosen, **dict(one.logprobs.top)}
+    return {
+        str(token): {"logprob": max(value, LEAST), "rank": ranks.get(token), "decoded_token": _text(tokens, token)}
+        for token, value in values.items()
     }
 
 

@@ -33,7 +33,7 @@ async def tokenize(request: web.Request) -> web.Response:
     body = check(TokenizeBody, await read_object(request))
     service.require_model(body.model)
     if body.messages is not None:
-        ids = await encode_chat(service.text, body.messages)
+        ids = await encode_chat(service.text, body.messages, body.tools, body.chat_template_kwargs)
     else:
         ids = await encode_text(service.text, body.prompt or "", add_special_tokens=body.add_special_tokens)
     return _json({"count": len(ids), "max_model_len": _context(service), "tokens": ids})

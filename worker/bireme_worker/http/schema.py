@@ -4,25 +4,22 @@ Types are strict (`"5"` is no number, `true` is no integer) and unknown fields a
 the field was left out, as OpenAI's own clients take it.
 """
 
-from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, model_validator
 
-from bireme_worker.http.unbuilt import without_neutral
+from bireme_worker.http.bodies import Body, checked
+from bireme_worker.http.forms import Form, guided, only_one, read_response_format, read_structured_outputs
+from bireme_worker.http.remedies import wrong
+from bireme_worker.http.tools import MOST_TOOLS, Call, Tool, ToolChoice, check_tools
 
 MAX_CHOICES: Final = 128
+MAX_PROMPTS: Final = 1024
 MAX_STOPS: Final = 16
 MAX_STOP_LENGTH: Final = 1000
 MAX_IDS: Final = 1024
 """Entries of logit_bias and of stop_token_ids."""
 _SEED_MASK: Final = 2**64 - 1
-
-
-def wrong(message: str) -> PydanticCustomError:
-    """An error whose message is ours, word for word (braces would be read as a template)."""
-    return PydanticCustomError("bireme", "{text}", {"text": message})
 
 
 def _strings(value: object) -> list[str]:
@@ -36,21 +33,26 @@ def _strings(value: object) -> list[str]:
     return stops
 
 
-def _is_id(value: object) -> bool:
+def is_id(value: object) -> bool:
+    """Whether it is an integer; `true` is none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _prompt(value: object) -> str | list[int]:
-    """OpenAI takes lists of prompts too; one prompt per request is what we serve."""
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        value = value[0]
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and len(value) > 1 and all(isinstance(prompt, str | list) for prompt in value):
-        raise wrong(f"has {len(value)} prompts, and several prompts in one request are not built yet: send one each")
-    if not isinstance(value, list) or not value or not all(_is_id(token) for token in value):
-        raise wrong("must be a string, a list of one string, or a list of token ids")
+def _prompts(value: object) -> list[str | list[int]]:
+    """One prompt as a text or as ids, or a list of either."""
+    if isinstance(value, str) or (isinstance(value, list) and value and all(is_id(token) for token in value)):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise wrong("must be a text, a list of token ids, or a list of either")
+    if len(value) > MAX_PROMPTS:
+        raise wrong(f"has {len(value)} prompts, the most is {MAX_PROMPTS}")
+    if not all(_is_prompt(prompt) for prompt in value):
+        raise wrong("has a prompt that is neither a text nor a list of token ids")
     return value
+
+
+def _is_prompt(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and bool(value) and all(is_id(token) for token in value))
 
 
 def _biases(value: object) -> dict[int, float]:
@@ -93,35 +95,30 @@ def _part(part: object) -> str:
 
 
 def _role(value: object) -> object:
-    if value in ("tool", "function"):
-        raise wrong(f"{value!r} is not built yet: use system, developer, user or assistant")
+    if value == "function":
+        raise wrong("'function' is not offered: use tool")
     return value
-
-
-def _checked(function: Callable[[Any], object]) -> PlainValidator:
-    return PlainValidator(function)
-
-
-class Body(BaseModel):
-    """Base of everything that a client sends."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out_nulls(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        given = without_neutral(value)
-        return {name: part for name, part in given.items() if part is not None or name not in cls.model_fields}
 
 
 class Message(Body):
     """One message of a chat."""
 
-    role: Annotated[Literal["system", "developer", "user", "assistant"], BeforeValidator(_role)]
-    content: Annotated[str, _checked(_content)]
+    role: Annotated[Literal["system", "developer", "user", "assistant", "tool"], BeforeValidator(_role)]
+    content: Annotated[str | None, checked(_content)] = None
     name: str | None = Field(None, max_length=256)
+    tool_calls: list[Call] = Field([], max_length=MOST_TOOLS)
+    tool_call_id: str | None = Field(None, max_length=256)
+    reasoning_content: str | None = None
+
+    @model_validator(mode="after")
+    def _agree_in_message(self) -> "Message":
+        if self.role != "assistant" and (self.tool_calls or self.reasoning_content is not None):
+            raise wrong("has tool_calls or reasoning_content, which only an assistant's message may have")
+        if self.content is None and not self.tool_calls:
+            raise wrong("has no content: send a text")
+        if (self.role == "tool") != (self.tool_call_id is not None):
+            raise wrong("must have a tool_call_id if, and only if, its role is tool")
+        return self
 
 
 class StreamOptions(Body):
@@ -137,6 +134,14 @@ class GenerationBody(Body):
     max_tokens: int | None = Field(
         None, ge=1, description="Ask for at least 1 token, or leave it out to use the rest of the context."
     )
+    response_format: Annotated[Form | None, checked(read_response_format)] = None
+    structured_outputs: Annotated[Form | None, checked(read_structured_outputs)] = None
+    guided_json: Annotated[Form | None, checked(guided("json"))] = None
+    guided_regex: Annotated[Form | None, checked(guided("regex"))] = None
+    guided_choice: Annotated[Form | None, checked(guided("choice"))] = None
+    guided_grammar: Annotated[Form | None, checked(guided("grammar"))] = None
+    prompt_logprobs: int | None = Field(None, ge=0, le=20, description="Likeliest ids per prompt token, 0 to 20.")
+    truncate_prompt_tokens: int | None = Field(None, ge=-1, description="Keep this many last tokens; -1: what fits.")
     temperature: float = Field(1.0, ge=0, le=2, description="0 is greedy, 1 is the model's own distribution.")
     top_p: float = Field(1.0, gt=0, le=1, description="1 is off; use temperature 0 for greedy.")
     top_k: int = Field(0, ge=-1, description="0 or -1 is off.")
@@ -144,16 +149,17 @@ class GenerationBody(Body):
     frequency_penalty: float = Field(0.0, ge=-2, le=2, description="0 is off.")
     presence_penalty: float = Field(0.0, ge=-2, le=2, description="0 is off.")
     repetition_penalty: float = Field(1.0, gt=0, le=10, description="1 is off.")
-    seed: Annotated[int | None, _checked(_seed)] = Field(None, description="Leave it out for a random one.")
-    stop: Annotated[list[str], _checked(_strings)] = Field([], description="At most 16 texts that end the output.")
+    seed: Annotated[int | None, checked(_seed)] = Field(None, description="Leave it out for a random one.")
+    stop: Annotated[list[str], checked(_strings)] = Field([], description="At most 16 texts that end the output.")
     stop_token_ids: list[int] = Field([], max_length=MAX_IDS, description="Token ids that end the output.")
     min_tokens: int = Field(0, ge=0, description="No end token is drawn before this many tokens.")
     ignore_eos: bool = Field(False, description="true lets the output run past the model's own end token.")
-    logit_bias: Annotated[dict[int, float], _checked(_biases)] = Field({}, description='Like {"50256": -100}.')
+    logit_bias: Annotated[dict[int, float], checked(_biases)] = Field({}, description='Like {"50256": -100}.')
     stream: bool = Field(False, description="true sends server-sent events.")
     stream_options: StreamOptions | None = Field(None, description='{"include_usage": true}, only with stream.')
     n: int = Field(1, ge=1, le=MAX_CHOICES, description="Choices to draw.")
     priority: int = Field(0, ge=-(2**31), lt=2**31, description="Lower is served first.")
+    speculate: bool = Field(True, description="false drafts no tokens for this request; its output is the same.")
     return_token_ids: bool = Field(False, description="true adds prompt_token_ids and each choice's token_ids.")
     # Harmless fields of OpenAI's: they change nothing about the answer here.
     user: str | None = Field(None, max_length=1024)
@@ -167,7 +173,20 @@ class GenerationBody(Body):
     def _agree(self) -> "GenerationBody":
         if self.stream_options is not None and not self.stream:
             raise wrong("stream_options is only allowed with stream: true")
+        if self.truncate_prompt_tokens == 0:
+            raise wrong("truncate_prompt_tokens is 0: keep at least one token")
+        only_one(self._forms)
         return self
+
+    @property
+    def _forms(self) -> list[Form | None]:
+        guided = [self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar]
+        return [self.response_format, self.structured_outputs, *guided]
+
+    @property
+    def form(self) -> Form | None:
+        """What form the answer must have."""
+        return only_one(self._forms)
 
 
 class ChatBody(GenerationBody):
@@ -179,7 +198,10 @@ class ChatBody(GenerationBody):
     )
     logprobs: bool = Field(False, description="true returns the log probability of each token.")
     top_logprobs: int | None = Field(None, ge=0, le=20, description="Needs logprobs: true.")
-    parallel_tool_calls: bool = Field(True, description="Without tools it has no effect.")
+    tools: list[Tool] = Field([], max_length=MOST_TOOLS)
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = Field(True, description="false: at most one call where calls are required.")
+    chat_template_kwargs: dict[str, Any] = Field({}, description='Like {"enable_thinking": false}.')
 
     @model_validator(mode="after")
     def _agree_in_chat(self) -> "ChatBody":
@@ -187,6 +209,9 @@ class ChatBody(GenerationBody):
             raise wrong("top_logprobs needs logprobs: true")
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise wrong("max_tokens and max_completion_tokens differ: send only max_completion_tokens")
+        check_tools(self.tools, self.tool_choice)
+        if self.form is not None and self.tools and self.tool_choice != "none":
+            raise wrong(f"{self.form.field} and tools are given: leave out one, or set tool_choice to none")
         return self
 
     @property
@@ -203,8 +228,16 @@ class ChatBody(GenerationBody):
 class CompletionBody(GenerationBody):
     """`POST /v1/completions`."""
 
-    prompt: Annotated[str | list[int], _checked(_prompt)] = Field(description="A text or its token ids.")
+    prompt: Annotated[list[str | list[int]], checked(_prompts)] = Field(description="A text or its token ids.")
+    echo: bool = Field(False, description="true puts the prompt before each choice.")
+    best_of: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Draw this many and return the n likeliest.")
     logprobs: int | None = Field(None, ge=0, le=5, description="How many of the likeliest tokens to return, 0 to 5.")
+
+    @model_validator(mode="after")
+    def _agree_in_completion(self) -> "CompletionBody":
+        if self.best_of is not None and self.best_of < self.n:
+            raise wrong(f"best_of is {self.best_of} and n is {self.n}: best_of must be at least n")
+        return self
 
     @property
     def limit(self) -> int | None:
@@ -223,6 +256,8 @@ class TokenizeBody(Body):
     model: str = Field(max_length=512, description="Name one of the models of /v1/models.")
     prompt: str | None = Field(None, description="Send either prompt or messages.")
     messages: list[Message] | None = Field(None, min_length=1, description="Send either prompt or messages.")
+    tools: list[Tool] = Field([], max_length=MOST_TOOLS)
+    chat_template_kwargs: dict[str, Any] = Field({}, description='Like {"enable_thinking": false}.')
     add_special_tokens: bool = Field(True, description="Put the model's first token before a prompt.")
 
     @model_validator(mode="after")

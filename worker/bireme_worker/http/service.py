@@ -30,8 +30,13 @@ class Service:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """Every name that a request may use, the served one first."""
-        return (self.identity.model_name, *self.identity.model_aliases)
+        """Every name that a request may use, the served one first, adapters last."""
+        names = (self.identity.model_name, *self.identity.model_aliases, *dict(self.identity.adapters))
+        return tuple(dict.fromkeys(names))
+
+    def adapter_of(self, name: str) -> str:
+        """The adapter that this model name means, or nothing."""
+        return name if name in dict(self.identity.adapters) else ""
 
     @property
     def vocabulary(self) -> int:
@@ -47,6 +52,26 @@ class Service:
         if name not in self.model_names:
             served = ", ".join(self.model_names)
             raise UnknownModel(f"the model {name[:100]!r} does not exist here, use one of: {served}", param="model")
+
+    def require_text(self, name: str) -> None:
+        """Refuse to write with a model that only makes vectors.
+
+        Raises:
+            InvalidRequest: it does.
+        """
+        if self.text.config.is_encoder:
+            message = f"{name} makes embeddings and no text: use /v1/embeddings, or name a model that generates text"
+            raise InvalidRequest(message, param="model")
+
+    def require_vectors(self, name: str) -> None:
+        """Refuse to make vectors with a model that writes.
+
+        Raises:
+            InvalidRequest: it does.
+        """
+        if not self.text.config.is_encoder:
+            message = f"{name} generates text and makes no embeddings: name a model of the BERT family"
+            raise InvalidRequest(message, param="model")
 
     def require_ids(self, field: str, ids: list[int] | dict[int, float]) -> None:
         """Refuse ids that the model does not have: the engine would read outside its tables.

@@ -10,7 +10,8 @@ from aiohttp import web
 
 from bireme.wire import WIRE_VERSION
 from bireme.wire.journal import Emitted, Handover, JournalEntry, Opened, journal_line
-from bireme_worker.http.answer import Answer, Batch
+from bireme_worker.http.answer import REVISION_JOINT, Answer, Batch
+from bireme_worker.http.best_of import BestOf
 from bireme_worker.http.choice import Piece
 from bireme_worker.http.errors import ApiError, HandedOver, error_event
 from bireme_worker.http.generation import Generation
@@ -18,7 +19,7 @@ from bireme_worker.http.shapes import ShapeOf, response_headers
 
 
 async def stream_answer(
-    request: web.Request, generation: Generation, answer: Answer, shape_of: ShapeOf
+    request: web.Request, generation: Generation, answer: Answer | BestOf, shape_of: ShapeOf
 ) -> web.StreamResponse:
     """Send the answer as a stream, one write per batch.
 
@@ -39,7 +40,7 @@ async def stream_answer(
     return await stream.complete(answer)
 
 
-async def _open(request: web.Request, generation: Generation, answer: Answer, shape_of: ShapeOf) -> "_Stream":
+async def _open(request: web.Request, generation: Generation, answer: Answer | BestOf, shape_of: ShapeOf) -> "_Stream":
     headers = response_headers(generation, answer.model_revision) | {
         "Content-Type": "text/event-stream; charset=utf-8",
         "Cache-Control": "no-cache",
@@ -47,24 +48,25 @@ async def _open(request: web.Request, generation: Generation, answer: Answer, sh
     }
     response = web.StreamResponse(headers=headers)
     await response.prepare(request)
-    return _Stream(response, generation, answer.model_revision, shape_of)
+    return _Stream(response, generation, answer, shape_of)
 
 
 class _Stream:
     def __init__(
-        self, response: web.StreamResponse, generation: Generation, model_revision: str, shape_of: ShapeOf
+        self, response: web.StreamResponse, generation: Generation, answer: Answer | BestOf, shape_of: ShapeOf
     ) -> None:
         self._response = response
         self._journal = generation.journal
+        self._prompt = generation.prompt
         self._usage_wanted = generation.include_usage
         self._shape_of = shape_of
-        self._revision = model_revision
-        self._shape = shape_of(model_revision)
+        self._revision = answer.model_revision
+        self._shape = shape_of(answer.model_revision)
         self._pending: list[bytes] = []
-        self._open_choices(generation, model_revision)
+        self._open_choices(generation, answer)
 
-    def _open_choices(self, generation: Generation, model_revision: str) -> None:
-        self._tell(Opened(WIRE_VERSION, generation.prompt, model_revision))
+    def _open_choices(self, generation: Generation, answer: Answer | BestOf) -> None:
+        self._tell(Opened(WIRE_VERSION, generation.prompt, answer.model_revision, answer.usage.cached_tokens))
         for choice in range(generation.choices):
             if generation.revision is not None and (choice == 0 or choice in generation.resumed):
                 continue  # the client has this event from an earlier attempt
@@ -73,13 +75,15 @@ class _Stream:
             self._pending.append(self._shape.role(choice))
 
     async def send(self, batch: Batch, model_revision: str) -> None:
-        if model_revision != self._revision:  # other weights go on with it: its events say so
+        if model_revision != self._revision:  # other weights go on with it: its events and the journal say so
             self._revision, self._shape = model_revision, self._shape_of(model_revision)
+            now = model_revision.rpartition(REVISION_JOINT)[2]
+            self._tell(Opened(WIRE_VERSION, self._prompt, now))
         for choice, piece in batch:
             self._add(choice.index, piece)
         await self._write()
 
-    async def complete(self, answer: Answer) -> web.StreamResponse:
+    async def complete(self, answer: Answer | BestOf) -> web.StreamResponse:
         if self._usage_wanted:
             self._pending.append(self._shape.usage(answer.usage.as_object()))
         self._pending.append(b"data: [DONE]\n\n")

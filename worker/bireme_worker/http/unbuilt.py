@@ -1,6 +1,7 @@
-"""Fields of OpenAI's API that are known and not built: refused by name, never accepted and ignored.
+"""Fields of OpenAI's and vLLM's APIs that are known and not offered: refused by name, never accepted and ignored.
 
-A value that asks for nothing (null, an empty list of tools, `echo: false`) is let through, since many clients send it.
+A value that asks for nothing (null, an empty list of functions, `modalities: ["text"]`) is let through, since many
+clients send it.
 """
 
 from collections.abc import Mapping
@@ -9,25 +10,18 @@ from typing import Any, Final
 NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "annotations": ([],),
     "audio": (),
-    "best_of": (1,),
     "documents": ([],),
-    "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "guided_json": (),
+    "guided_decoding_backend": (),
+    "guided_whitespace_pattern": (),
+    "mm_processor_kwargs": (),
     "modalities": (["text"],),
     "moderation": (),
     "prediction": (),
-    "prompt_logprobs": (),
     "reasoning_effort": ("none",),
     "refusal": (),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
-    "tool_call_id": (),
-    "tool_calls": ([],),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "truncate_prompt_tokens": (),
     "verbosity": ("medium",),
     "web_search_options": (),
 }

@@ -3,12 +3,13 @@
 from aiohttp import web
 
 from bireme_worker.http.answer import Answer
+from bireme_worker.http.best_of import BestOf
 from bireme_worker.http.choice import Piece
 from bireme_worker.http.generation import Generation
 from bireme_worker.http.shapes import ShapeOf, response_headers
 
 
-async def whole_answer(generation: Generation, answer: Answer, shape_of: ShapeOf) -> web.Response:
+async def whole_answer(generation: Generation, answer: Answer | BestOf, shape_of: ShapeOf) -> web.Response:
     """Collect the answer.
 
     Raises:

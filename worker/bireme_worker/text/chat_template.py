@@ -47,6 +47,7 @@ class ChatTemplate:
             self._templates = {name: environment.from_string(source) for name, source in named.items()}
         except (jinja2.TemplateError, LookupError, TypeError) as error:
             raise UnsupportedCheckpoint(f"the chat template of the checkpoint is not valid: {error}") from error
+        self.source = named.get("tool_use") or named.get("default") or ""
         if "default" not in self._templates:
             raise UnsupportedCheckpoint(f"the checkpoint has chat templates {sorted(self._templates)} but no default")
 
@@ -59,7 +60,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the prompt text. Keys with the value None are dropped from the messages.
+        """Return the prompt text. Keys with the value None are dropped from the messages, but for the content.
 
         ``variables`` are the client's own (chat_template_kwargs); they cannot replace ours.
 
@@ -68,7 +69,7 @@ class ChatTemplate:
         """
         name = "tool_use" if tools and "tool_use" in self._templates else "default"
         known = {
-            "messages": [{key: value for key, value in message.items() if value is not None} for message in messages],
+            "messages": [_without_nulls(message) for message in messages],
             "tools": tools,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -78,6 +79,10 @@ class ChatTemplate:
             return self._templates[name].render({**(variables or {}), **self._special, **known})
         except RENDER_ERRORS as error:
             raise InvalidChat(f"the model's chat template cannot render these messages: {error}") from error
+
+
+def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in message.items() if value is not None or key == "content"}
 
 
 class _GenerationBlock(Extension):

@@ -7,7 +7,7 @@ token at which a stop string was complete.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bireme_worker.text.detokenizer import Detokenizer
+from bireme_worker.text.detokenizer import NONE, Detokenizer
 from bireme_worker.text.stop_strings import StopStrings
 from bireme_worker.text.token_bytes import TokenBytes
 
@@ -25,9 +25,16 @@ class OutputText:
     """Released text of one choice, a pure function of the ids so far."""
 
     def __init__(
-        self, tokens: TokenBytes, stops: Sequence[str] = (), *, skip_special: bool = True, at_start: bool = True
+        self,
+        tokens: TokenBytes,
+        stops: Sequence[str] = (),
+        *,
+        skip_special: bool = True,
+        at_start: bool = True,
+        keep: frozenset[int] = NONE,
     ) -> None:
-        self._detokenizer = Detokenizer(tokens, skip_special=skip_special, at_start=at_start)
+        """``keep``: special tokens that are written out all the same."""
+        self._detokenizer = Detokenizer(tokens, skip_special=skip_special, at_start=at_start, keep=keep)
         self._stops = StopStrings(stops)
 
     def push(self, ids: Iterable[int]) -> Released:

@@ -2,8 +2,8 @@
 
 Text must not be decoded token by token (a character may be spread over several tokens), and decoding a window again
 and again costs more and cannot tell a broken byte from an unfinished one. Bytes per token make both simple. Two kinds
-of decoders are known, which between them cover the Llama and GPT families; a third is refused when the tokenizer is
-loaded.
+of decoders are known, which between them cover the Llama and GPT families, and the two of the encoder families; any
+other is refused when the tokenizer is loaded.
 """
 
 import json
@@ -39,13 +39,14 @@ class TokenBytes:
         self._cache: dict[int, bytes] = {}
         decoder = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder is not None else {"type": "none"}
         kinds = tuple(part["type"] for part in decoder.get("decoders", [decoder]))
-        if kinds not in {("ByteLevel",), _BYTE_FALLBACK, _STRIPPED}:
+        if kinds not in {("ByteLevel",), _BYTE_FALLBACK, _STRIPPED, ("WordPiece",), ("Metaspace",)}:
             raise UnsupportedCheckpoint(
                 f"tokenizer.json: decoder {'+'.join(kinds)} is not supported, only ByteLevel and {'+'.join(_STRIPPED)}"
             )
         self._byte_level = kinds == ("ByteLevel",)
-        self._space = "" if self._byte_level else _replaced(decoder)
-        self.strips_space = kinds == _STRIPPED
+        self._continues = str(decoder["prefix"]) if kinds == ("WordPiece",) else ""
+        self._space = "" if self._byte_level or self._continues else _replaced(decoder)
+        self.strips_space = kinds in {_STRIPPED, ("WordPiece",), ("Metaspace",)}
 
     def of(self, token: int, *, skip_special: bool) -> bytes:
         """Return the bytes; none for a skipped special token or an id outside the vocabulary (padding)."""
@@ -61,11 +62,15 @@ class TokenBytes:
             # An added token is written in plain text, not in the alphabet: then its text is meant.
             spelled = [BYTE_LEVEL.get(character) for character in text]
             return text.encode() if None in spelled else bytes(byte for byte in spelled if byte is not None)
+        if self._continues:
+            return text[len(self._continues) :].encode() if text.startswith(self._continues) else b" " + text.encode()
         single = _BYTE_TOKEN.fullmatch(text)
         return bytes([int(single[1], 16)]) if single else text.replace(self._space, " ").encode()
 
 
 def _replaced(decoder: Mapping[str, Any]) -> str:
+    if decoder["type"] == "Metaspace":
+        return str(decoder["replacement"])
     replace = decoder["decoders"][0]
     match replace:
         case {"pattern": {"String": str(pattern)}, "content": " "}:

@@ -14,10 +14,12 @@ from bireme_worker.checkpoints.config import ModelConfig, read_json, read_option
 from bireme_worker.checkpoints.errors import CorruptFile
 from bireme_worker.checkpoints.gguf_file import GGUFFile
 from bireme_worker.checkpoints.layout import find_gguf, load_model_config
+from bireme_worker.text.answer_parts import PYTHON_TAG, THINK, THINK_END, tool_format_of
 from bireme_worker.text.chat_template import ChatTemplate
 from bireme_worker.text.detokenizer import Detokenizer
 from bireme_worker.text.errors import InvalidChat
 from bireme_worker.text.gguf_tokenizer import gguf_tokenizer
+from bireme_worker.text.grammar import Grammars
 from bireme_worker.text.output_text import OutputText
 from bireme_worker.text.token_bytes import TokenBytes
 
@@ -27,11 +29,15 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 class TextModel:
     """Text in, ids out, and back, for one checkpoint.
 
-    ``eos_ids`` is the union of what config.json, generation_config.json and the tokenizer call an end.
+    ``eos_ids`` is the union of what config.json, generation_config.json and the tokenizer call an end. Its chat
+    template teaches ``tool_format``, whether it ``takes_tools``, and ``thought_ids``, which stand around a thought.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: Mapping[str, Any], config: ModelConfig) -> None:
         """``settings`` has the keys of tokenizer_config.json."""
+        # Sentence transformers leave a cut and a padding in their files; too long a text is refused, never cut.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self._tokenizer = tokenizer
         self.config = config
         self.tokens = TokenBytes(tokenizer)
@@ -40,6 +46,12 @@ class TextModel:
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
         template = settings.get("chat_template")
         self._template = None if template is None else ChatTemplate(template, self.special_tokens)
+        source = "" if self._template is None else self._template.source
+        self.takes_tools = "tools" in source
+        self.tool_format = tool_format_of(source)
+        self.thought_ids = self._thought_ids() if THINK_END in source else None
+        self.python_tag = self._ids_called(PYTHON_TAG)
+        self.grammars = Grammars(tokenizer, config.vocab_size, self.eos_ids)
 
     @classmethod
     def load(cls, path: Path) -> "TextModel":
@@ -66,9 +78,16 @@ class TextModel:
         detokenizer = Detokenizer(self.tokens, skip_special=skip_special_tokens)
         return detokenizer.push(ids) + detokenizer.flush()
 
-    def output(self, stops: Sequence[str] = (), *, skip_special: bool = True, at_start: bool = True) -> OutputText:
-        """Return the streaming text of a new output."""
-        return OutputText(self.tokens, stops, skip_special=skip_special, at_start=at_start)
+    def output(
+        self,
+        stops: Sequence[str] = (),
+        *,
+        skip_special: bool = True,
+        at_start: bool = True,
+        keep: frozenset[int] = frozenset(),
+    ) -> OutputText:
+        """Return the streaming text of a new output; ``keep``: special tokens that are written out."""
+        return OutputText(self.tokens, stops, skip_special=skip_special, at_start=at_start, keep=keep)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], *, now: datetime, **options: Any) -> list[int]:
         """Render the chat and return its ids; the options are those of ChatTemplate.render."""
@@ -84,10 +103,17 @@ class TextModel:
             raise InvalidChat("this model has no chat template: use the completions endpoint")
         return self._template.render(messages, now=now, **options)
 
+    def _thought_ids(self) -> tuple[int, int] | None:
+        opens, closes = self._tokenizer.token_to_id(THINK), self._tokenizer.token_to_id(THINK_END)
+        return None if opens is None or closes is None else (opens, closes)
+
+    def _ids_called(self, text: str) -> frozenset[int]:
+        index = self._tokenizer.token_to_id(text)
+        return frozenset() if index is None else frozenset({index})
+
     def _ids_of(self, name: str) -> frozenset[int]:
         token = self.special_tokens.get(name)
-        index = None if token is None else self._tokenizer.token_to_id(token)
-        return frozenset() if index is None else frozenset({index})
+        return frozenset() if token is None else self._ids_called(token)
 
 
 def _from_directory(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
@@ -98,7 +124,14 @@ def _from_directory(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
     template = path / "chat_template.jinja"
     if template.exists():  # newer transformers write it beside the settings, and then it goes first
         settings["chat_template"] = template.read_text()
-    return Tokenizer.from_file(str(file)), settings
+    return _read_tokenizer(file), settings
+
+
+def _read_tokenizer(file: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no narrower one
+        raise CorruptFile(f"{file} is no tokenizer ({error}): copy the checkpoint again") from error
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
