@@ -141,7 +141,7 @@ def test_what_the_server_stores_is_what_we_read(crd: ControlPlane, namespace: st
 
 def test_defaults_are_filled_inside_an_object_that_is_there(crd: ControlPlane, namespace: str) -> None:
     stored = _create(crd, namespace, with_fields(spec__parallelism__tensor=4)).json()
-    assert stored["spec"]["parallelism"] == {"tensor": 4, "pipeline": 1}
+    assert stored["spec"]["parallelism"] == {"tensor": 4, "pipeline": 1, "experts": "Inner"}
 
 
 def test_an_unknown_field_is_refused_under_strict_validation_and_dropped_otherwise(
