@@ -85,7 +85,7 @@ async def refused(response: aiohttp.ClientResponse, status: int) -> dict[str, An
         ({"messages": [{"role": "user", "content": None}]}, "messages.0", "has no content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content", "'image_url'"),
         ({"messages": [{"role": "user", "content": "x", "nmae": "y"}]}, "messages.0.nmae", "did you mean name?"),
-        ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "messages.0.tool_calls.0", "object"),
+        ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "messages.0.tool_calls.0", "dictionary"),
         ({"priority": 2**31}, "priority", "2147483648"),
         ({"model": None}, "model", "missing"),
     ],
