@@ -115,7 +115,7 @@ def test_text_that_continues_a_prompt_keeps_its_first_space() -> None:
     assert Detokenizer(FALLBACK_BYTES, at_start=False).push(the) == " the"
 
 
-@pytest.mark.parametrize("decoder", [None, decoders.WordPiece(), decoders.Sequence([decoders.Fuse()])])
+@pytest.mark.parametrize("decoder", [None, decoders.CTC(), decoders.Sequence([decoders.Fuse()])])
 def test_another_decoder_is_refused_by_name(decoder: decoders.Decoder | None) -> None:
     tokenizer = byte_level()
     if decoder is None:
