@@ -44,6 +44,7 @@ async def _serve(settings: Settings, arguments: Sequence[str]) -> int:
         except OSError as error:
             print(_cannot_listen(settings, error), file=sys.stderr)
             return Exit.BAD_CONFIGURATION
+    signals = _Signals()  # before anybody is told the address: who is told may send one
     async with running(settings) as router:
         try:
             address = await router.listen()
@@ -52,7 +53,7 @@ async def _serve(settings: Settings, arguments: Sequence[str]) -> int:
             return Exit.BAD_CONFIGURATION
         print(f"bireme-router listens on {address}", flush=True)
         quiet_collector()
-        await _until_stopped(router)
+        await _until_stopped(router, signals)
     return Exit.DRAINED
 
 
@@ -63,19 +64,24 @@ def quiet_collector() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-async def _until_stopped(router: Router) -> None:
+class _Signals:
+    """The first SIGTERM or SIGINT asks to ``stop``, the second to do so ``now``."""
+
+    def __init__(self) -> None:
+        self.stop, self.now = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._heard)
+
+    def _heard(self) -> None:
+        (self.now if self.stop.is_set() else self.stop).set()
+
+
+async def _until_stopped(router: Router, signals: _Signals) -> None:
     keeping = asyncio.create_task(router.follow())
-    stop, now = asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        (now if stop.is_set() else stop).set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
     try:
-        await _first(keeping, asyncio.create_task(stop.wait()))
-        await _first(keeping, asyncio.create_task(router.drain()), asyncio.create_task(now.wait()))
+        await _first(keeping, asyncio.create_task(signals.stop.wait()))
+        await _first(keeping, asyncio.create_task(router.drain()), asyncio.create_task(signals.now.wait()))
     finally:
         keeping.cancel()
         await asyncio.wait([keeping])
