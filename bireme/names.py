@@ -75,7 +75,7 @@ class GroupState(Word):
     RELOADING = "Reloading", "The group changes to another checkpoint in place."
     RECOVERING = "Recovering", "A part was lost; survivors keep their weights and wait for it."
     BACKING_OFF = "BackingOff", "The next start waits after repeated failures."
-    FAILED = "Failed", "The restart budget is spent; resumes by `bireme restart` or a change of spec."
+    FAILED = "Failed", "The restart budget is spent; annotation `bireme.dev/restart` or a change of spec resumes it."
 
 
 class Reason(Word):

@@ -53,6 +53,6 @@ class Recovery(ApiModel):
     node_lost_after_seconds: Annotated[int, Field(ge=5, le=3600)] = 20
     """How long a node's Lease must be silent before its stages are replaced. Default 20."""
     restart_budget: RestartBudget = Field(default_factory=RestartBudget)
-    """Restarts per group before it becomes Failed; `bireme restart` or a change of spec resumes it."""
+    """Restarts per group before it becomes Failed; annotation `bireme.dev/restart` or another spec resumes it."""
     backoff: Backoff = Field(default_factory=Backoff)
     """Waits between repeated starts of a group's parts."""

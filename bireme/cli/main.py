@@ -1,6 +1,7 @@
 """`bireme`: the command line. Each verb is a module with ``add_arguments`` and ``run``, loaded only when it is used."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,9 @@ _VERBS: Final = {
     "model": _Verb("prepare a demo model", "bireme.cli.model"),
 }
 
+_PIPE_CLOSED: Final = 141
+"""What shells make of SIGPIPE."""
+
 Run = Callable[[argparse.Namespace], int]
 
 
@@ -71,12 +75,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return _run(known, words[words.index(known) + 1 :])
+        code = _run(known, words[words.index(known) + 1 :])
+        sys.stdout.flush()
     except ModuleNotFoundError as error:
         print(f"bireme {known} needs the module {error.name}: pip install 'bireme[all]'", file=sys.stderr)
         return Exit.BAD_CONFIGURATION
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # as in `bireme status | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+    return code
 
 
 def _run(verb: str, words: Sequence[str]) -> int:

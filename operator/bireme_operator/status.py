@@ -109,9 +109,10 @@ def _conditions(desired: Desired, groups: Sequence[Group]) -> dict[ConditionType
     reason, message = _summary(desired, groups, serving)
     why, told = _trouble(failed) if stalled else (reason, message)
     underway = not stalled and not desired.paused
+    is_idle = desired.replicas == 0 and not desired.stopping
     return {
-        ConditionType.READY: _Judged(settled, why, told),
-        ConditionType.AVAILABLE: _Judged(bool(serving) or desired.replicas == 0, reason, message),
+        ConditionType.READY: _Judged(settled and not desired.stopping, why, told),
+        ConditionType.AVAILABLE: _Judged(bool(serving) or is_idle, reason, message),
         ConditionType.PROGRESSING: _Judged(underway, why, told),
         ConditionType.SCHEDULED: _scheduled(wanted, desired),
         ConditionType.RECONCILING: _Judged(underway and not settled, reason, message),

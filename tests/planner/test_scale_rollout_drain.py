@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bireme.names import GroupState, Reason
+from bireme.api.status import ConditionStatus
+from bireme.names import ConditionType, GroupState, Reason
 from bireme_operator.plan.actions import CreatePod, DeletePod, DrainGroup
 from bireme_operator.plan.group import DOUBTED_S
 from tests.planner.world import World, wanted
@@ -97,7 +98,9 @@ def test_stopping_ends_every_group_and_says_that_it_is_shutting_down() -> None:
     assert {group.reason for group in status.groups} == {Reason.SHUTTING_DOWN}
     world.requests.clear()
     for _ in range(4):
-        world.step()
+        kept = {condition.type: condition.status for condition in status.conditions}
+        assert kept[ConditionType.READY] == kept[ConditionType.AVAILABLE] == ConditionStatus.FALSE
+        status = world.step().status
     assert not world.pods
     assert not world.memory.groups
 
