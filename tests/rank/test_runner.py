@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -191,3 +192,26 @@ def test_stage_0_keeps_up_with_ids_that_nobody_asks_it_for(tiny: Path) -> None:
             ranks.send_plan(Plan(1, number, (Row(1, number + 2, 1, pack_ids([replay[number + 2]]), (), number),)))
         drawn = [unpack_ids(ranks.receive_result().ids)[0] for _ in range(150)]
     assert drawn == one.outputs
+
+
+def test_only_a_step_of_plain_decode_rows_may_be_replayed(runner: Runner) -> None:
+    runner.slots.admit(Admit(1, Sampling()))
+    runner.slots.admit(Admit(2, Sampling(temperature=0.7)))
+    runner.slots.admit(Admit(3, EVERYTHING))
+    runner.slots.admit(Admit(4, Sampling(prompt_logprobs=0)))
+    decode = [Row(slot, 5, 1, pack_ids([9]), (), 0) for slot in (1, 2, 3)]
+    prompt = Row(1, 0, 4, pack_ids([1, 2, 3, 4]), (), 0)
+    silent = Row(2, 5, 1, pack_ids([9]), (), -1)
+
+    def plain(*rows: Row, **more: Any) -> bool:
+        return runner.inputs.fill(rows, runner.slots, **more).is_plain
+
+    assert plain(*decode[:2])
+    assert not plain()
+    assert not plain(decode[0], decode[2]), "filters and penalties are in no graph"
+    assert not plain(decode[1], prompt)
+    assert not plain(decode[0], silent)
+    assert not plain(*decode[:2], masks={2: bytes(17)})
+    scored = Row(4, 5, 1, pack_ids([9]), (), 0)
+    assert plain(scored)
+    assert not plain(scored, targets={4: pack_ids([3])}), "its prompt's score would be lost"

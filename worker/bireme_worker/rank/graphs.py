@@ -51,12 +51,7 @@ class DecodeGraphs:
 
     def fit(self, shape: Shape) -> bool:
         """Whether a step may be replayed."""
-        return (
-            0 < shape.rows == shape.single == len(shape.sampled)
-            and shape.draw.is_plain
-            and shape.rows <= self._sizes[-1]
-            and bool(self._graphs)
-        )
+        return shape.is_plain and shape.rows <= self._sizes[-1] and bool(self._graphs)
 
     def replay(self, shape: Shape) -> Sampled | None:
         """Run a fitting step whose inputs are filled; the tensors are valid until the next replay, in stream order.

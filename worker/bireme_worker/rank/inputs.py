@@ -54,6 +54,11 @@ class Shape:
     masks: tuple[bytes, ...] = ()
     scored: tuple[tuple[int, bytes, int], ...] = ()
 
+    @property
+    def is_plain(self) -> bool:
+        """Only what every decode step has: each row computes one token and samples, by its temperature alone."""
+        return 0 < self.rows == self.single == len(self.sampled) and self.draw.is_plain and not self.scored
+
 
 class Inputs:
     """Buffers for up to ``max_tokens`` tokens and ``max_rows`` rows, with up to ``drafts`` guesses each."""

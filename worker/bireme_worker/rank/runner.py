@@ -91,7 +91,7 @@ class Runner:
 
         The first time every step is also run, alone: no epoch has begun, so a group's transfers go nowhere.
         """
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" or isinstance(self.model, Encoder):
             return
         is_first, communicator = self._graphs is None, self._communicator
         self._graphs = self._graphs or DecodeGraphs(self._compute, self.slots.count)
@@ -256,7 +256,7 @@ class Runner:
 
     def _read_tokens(self) -> None:
         assert self._communicator is not None
-        slots = torch.tensor(self._unread.popleft(), device=self.device)
+        slots = upload(np.array(self._unread.popleft()), self.device)
         ids = torch.empty_like(slots)
         self._communicator.recv_tokens(ids)
         self.slots.last_sample.index_copy_(0, slots, ids)
