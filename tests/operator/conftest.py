@@ -29,7 +29,11 @@ def kubelet(crd: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Stage
 
 @pytest.fixture
 def start_operator(crd: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[StartOperator]:
-    """Start an operator for the namespace; it ends with the test."""
+    """Start an operator for the namespace; it ends with the test, whose failure shows what it said.
+
+    One that can't renew its Lease for two thirds of ``lease_seconds`` ends, and here nothing starts it again: only
+    tests in which another takes over make that short.
+    """
     key = tmp_path / "master-key"
     key.write_text("k" * 40)
     with ExitStack() as running:
@@ -40,9 +44,20 @@ def start_operator(crd: ControlPlane, namespace: str, tmp_path: Path) -> Iterato
             kubeconfig: Path = crd.kubeconfig,
             *,
             cluster: bool = False,
+            lease_seconds: int = 30,
         ) -> OperatorProcess:
             log = tmp_path / f"{name}.log"
-            operator = OperatorProcess(kubeconfig, namespace, key, log, name=name, image=worker_image, cluster=cluster)
+            operator = OperatorProcess(
+                kubeconfig,
+                namespace,
+                key,
+                log,
+                name=name,
+                image=worker_image,
+                cluster=cluster,
+                lease_seconds=lease_seconds,
+            )
+            running.callback(lambda: print(log.read_text(encoding="utf-8", errors="replace")))
             running.callback(operator.kill)
             return operator
 

@@ -14,7 +14,16 @@ class OperatorProcess:
     """Runs from the start; the log has what it said."""
 
     def __init__(
-        self, kubeconfig: Path, namespace: str, key: Path, log: Path, *, name: str, image: str, cluster: bool
+        self,
+        kubeconfig: Path,
+        namespace: str,
+        key: Path,
+        log: Path,
+        *,
+        name: str,
+        image: str,
+        cluster: bool,
+        lease_seconds: int,
     ) -> None:
         self.log = log
         with socket.socket() as probe:
@@ -23,7 +32,7 @@ class OperatorProcess:
         command = [sys.executable, "-m", "bireme_operator.main", f"--identity={name}"]
         # The Lease is the test's own in both cases.
         command += ["--all-namespaces", f"--lease-namespace={namespace}"] if cluster else [f"--namespace={namespace}"]
-        command += [f"--master-key-file={key}", "--lease-seconds=3", f"--probe-port={port}"]
+        command += [f"--master-key-file={key}", f"--lease-seconds={lease_seconds}", f"--probe-port={port}"]
         command += [f"--worker-image={image}", "--router-image=bireme-router:test"]
         environment = child_environment({**os.environ, "KUBECONFIG": str(kubeconfig)})
         with log.open("ab") as output:

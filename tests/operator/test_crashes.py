@@ -14,7 +14,7 @@ from tests.operator.stage_kubelet import StageKubelet
 def test_two_operators_act_as_one_and_the_second_takes_over(
     deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, control_plane: ControlPlane
 ) -> None:
-    operators = [start_operator("first"), start_operator("second")]
+    operators = [start_operator(name, lease_seconds=6) for name in ("first", "second")]
     deployments.create(replicas=3, stages=2)
     deployments.await_condition("Ready")
     assert len(kubelet.started) == 6
@@ -29,11 +29,11 @@ def test_two_operators_act_as_one_and_the_second_takes_over(
 def test_a_holder_that_slept_past_its_lease_writes_nothing_more(
     deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator
 ) -> None:
-    sleeper = start_operator("sleeper")
+    sleeper = start_operator("sleeper", lease_seconds=6)
     deployments.create(replicas=1, stages=1)
     deployments.await_condition("Ready")
     sleeper.process.send_signal(signal.SIGSTOP)
-    start_operator("second")
+    start_operator("second", lease_seconds=6)
     deployments.change(replicas=3)
     deployments.await_condition("Ready")
     sleeper.process.send_signal(signal.SIGCONT)

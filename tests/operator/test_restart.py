@@ -9,12 +9,12 @@ from tests.operator.stage_kubelet import StageKubelet
 def test_an_operator_that_starts_anew_changes_nothing_that_is_settled(
     deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator
 ) -> None:
-    operator = start_operator("first")
+    operator = start_operator("first", lease_seconds=6)
     deployments.create(replicas=2, stages=2)
     deployments.await_condition("Ready")
     before, said = deployments.uids(), deployments.get()["status"]["groups"]
     operator.kill()
-    start_operator("second")
+    start_operator("second", lease_seconds=6)
     eventually(lambda: deployments.lease()["spec"]["holderIdentity"] == "second")
     deployments.change(replicas=3)
     deployments.await_condition("Ready")

@@ -36,7 +36,7 @@ def whole(deployments: Deployments, stages: int) -> int:
 def test_t7_an_operator_killed_at_every_step_of_a_rollout_never_takes_more_than_it_may(
     deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator
 ) -> None:
-    operator = start_operator("op0")
+    operator = start_operator()
     deployments.create(replicas=2, stages=2, rollout=SLOWLY)
     deployments.await_condition("Ready")
     made = set(kubelet.started)
@@ -50,7 +50,7 @@ def test_t7_an_operator_killed_at_every_step_of_a_rollout_never_takes_more_than_
         if now != seen:
             seen, steps = now, steps + 1
             operator.kill()
-            operator = start_operator(f"op{steps}")
+            operator = start_operator()
         body = deployments.get()
         status = body["status"]
         current = status["observedGeneration"] == body["metadata"]["generation"]
@@ -78,7 +78,7 @@ def test_t8_and_t11_a_held_group_comes_back_as_it_was_and_scaling_keeps_what_is_
     for (group, _), pod in deployments.living().items():
         if group == held:
             deployments.delete_pod(pod)
-    start_operator("second")
+    start_operator()
     eventually(lambda: whole(deployments, 2) == 1, within=30)
     after = deployments.living()
     assert revisions(deployments)[held] == {old}
@@ -182,7 +182,7 @@ def test_t2_t3_and_t5_a_pod_that_is_deleted_or_evicted_is_replaced_once_with_wha
         elif how == "away":
             operator.kill()
             deployments.delete_pod(pod)
-            operator = start_operator("again")
+            operator = start_operator()
         else:
             deployments.delete_pod(pod)
         expected = {(0, 0), (0, 1)} if mode == "Recreate" else {(0, stage)}
