@@ -34,6 +34,7 @@ from bireme_router.selection import Selection, Wish
 
 LARGE: Final = '{"model":"m","messages":[{"role":"user","content":"%FILL%"}]}'
 LARGE_BYTES: Final = 400_000
+LARGE_RATE: Final = 900
 
 
 def added(load: Path, found: dict[str, Target], options: argparse.Namespace) -> dict[str, float]:
@@ -61,13 +62,21 @@ def added(load: Path, found: dict[str, Target], options: argparse.Namespace) -> 
     return result
 
 
-def large_bodies(load: Path, router: Target, seconds: float) -> dict[str, float]:
-    """CPU of the router per 400 KB body; its inverse is what one core takes in a second."""
-    fire(load, router.url, 100, 1.0, body=LARGE, fill=LARGE_BYTES)
-    before = cpu_s(router.pid)
-    figures = fire(load, router.url, 100, seconds, body=LARGE, fill=LARGE_BYTES)
-    each = (cpu_s(router.pid) - before) / max(figures["requests"], 1.0)
-    return {"large_body_ms": round(each * 1e3, 3), "large_bodies_per_core_s": round(1 / each)}
+def large_bodies(load: Path, found: dict[str, Target], seconds: float) -> dict[str, float]:
+    """CPU per 400 KB body of a process that has always one to do; its inverse is what one core takes in a second."""
+    each = {}
+    for name in ("bare", "router"):
+        target = found[name]
+        fire(load, target.url, LARGE_RATE, 1.0, body=LARGE, fill=LARGE_BYTES)
+        before = cpu_s(target.pid)
+        figures = fire(load, target.url, LARGE_RATE, seconds, body=LARGE, fill=LARGE_BYTES)
+        each[name] = (cpu_s(target.pid) - before) / max(figures["requests"], 1.0)
+        print(f"{name}: {each[name] * 1e3:.2f} ms of CPU per body of 400 KB", flush=True)
+    return {
+        "large_body_ms": round(each["router"] * 1e3, 3),
+        "large_bodies_per_core_s": round(1 / each["router"]),
+        "bare_large_bodies_per_core_s": round(1 / each["bare"]),
+    }
 
 
 def soak(load: Path, router: Target, requests: int) -> dict[str, float]:
@@ -153,7 +162,7 @@ def main() -> None:
             result |= added(load, found, options)
             router = found["router"]
             result |= unread_streams(load, router, 100)
-            result |= large_bodies(load, router, options.seconds)
+            result |= large_bodies(load, found, options.seconds)
             result |= soak(load, router, options.mixed)
         events = asyncio.run(compare(relay, directory))
     result |= {"events_ratio_to_bare": events["relay_ratio"], "router_us_per_event": events["router_us_per_event"]}

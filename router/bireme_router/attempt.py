@@ -14,6 +14,7 @@ import aiohttp
 from bireme.names import Header
 from bireme.wire.errors import Garbled
 from bireme_router.accounts import Lease
+from bireme_router.body import BodyPayload, Pieces
 from bireme_router.direct import Flow, possible
 from bireme_router.errors import ClientLeft, GroupsLost, RouterError
 from bireme_router.job import Job
@@ -67,7 +68,7 @@ class Attempt:
         self._fault: RouterError | ClientLeft | None = None
         """What ended the stream inside the parser."""
 
-    async def run(self, body: bytes, number: int, traced: Mapping[str, str]) -> Outcome:
+    async def run(self, body: Pieces, number: int, traced: Mapping[str, str]) -> Outcome:
         """Send ``body`` as attempt ``number`` (from 1) and relay the answer; ``traced``: headers of the trace."""
         self._sent_at = self._lease.touched = self._clock()
         try:
@@ -79,10 +80,10 @@ class Attempt:
         finally:
             self._lease.abandon = _too_late
 
-    async def _send(self, body: bytes, headers: Mapping[str, str]) -> Outcome:
+    async def _send(self, body: Pieces, headers: Mapping[str, str]) -> Outcome:
         url = self._lease.where.http + self._job.path
         try:
-            response = await self._session.post(url, data=body, headers=headers, allow_redirects=False)
+            response = await self._session.post(url, data=BodyPayload(body), headers=headers, allow_redirects=False)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             return Lost(Setback.UNREACHED, f"can't be reached: {error}")
         except (aiohttp.ClientError, OSError) as error:

@@ -1,7 +1,7 @@
 """A client's request, read once: what it asks, and the body that every attempt sends.
 
-Workers are always asked to stream with a journal; ``wants_stream`` says what the client gets. The body is encoded once,
-so a request that is sent again is the same bytes.
+Workers are always asked to stream with a journal; ``wants_stream`` says what the client gets. What may be large stays
+where it lies in the client's bytes, in every attempt.
 """
 
 import re
@@ -16,6 +16,7 @@ import msgspec
 
 from bireme.wire.journal import Extension, Resume
 from bireme_router.affinity import Trail
+from bireme_router.body import Pieces
 from bireme_router.caller import Caller
 from bireme_router.errors import BadRequest, NoRoute
 from bireme_router.policies.cost import Cost, expected_cost
@@ -30,8 +31,8 @@ _EXTENSION: Final = "bireme"
 _SOUND_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-_OF_NUMBERS: Final = (*(b"%d" % digit for digit in range(10)), b"]", b"")
-"""How a prompt goes on that is one list of ids, or empty."""
+_LIST_OF_OTHERS: Final = re.compile(rb"\s*\[\s*[^0-9\]\s]")
+"""How a list of prompts begins, and not one prompt of ids."""
 _parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _KEPT_RAW: Final = frozenset(("messages", "tools", "prompt"))
 """Fields that may be large: checked to be JSON, and sent on as they came, without being taken apart."""
@@ -68,10 +69,15 @@ class Job:
         """What it will probably cost."""
         return expected_cost(self.body_bytes, self.choices, self.max_tokens, typical_output)
 
-    def body(self, resume: Resume | None) -> bytes:
+    def body(self, resume: Resume | None) -> Pieces:
         """The JSON body of an attempt."""
         extension = Extension(self.request_id, self.created, self.seed, resume)
-        return msgspec.json.encode({**self.fields, _EXTENSION: extension})
+        small = {name: value for name, value in self.fields.items() if name not in _KEPT_RAW}
+        pieces: list[bytes | memoryview] = [msgspec.json.encode({**small, _EXTENSION: extension})[:-1]]
+        for name, value in self.fields.items():
+            if name in _KEPT_RAW:
+                pieces += [b',"%s":' % name.encode(), memoryview(value)]
+        return [*pieces, b"}"]
 
 
 def request_id_of(given: str | None) -> str:
@@ -186,15 +192,16 @@ def _priority(caller: Caller, fields: dict[str, Any]) -> Priority:
 
 def _trail(caller: Caller, fields: dict[str, Any]) -> Trail:
     """What the prompt begins with, in the order of a chat template: tools, then messages."""
-    text = b"".join(bytes(fields[name]) for name in ("tools", "messages", "prompt") if name in fields)
+    texts = [memoryview(fields[name]) for name in ("tools", "messages", "prompt") if name in fields]
+    text = texts[0] if len(texts) == 1 else memoryview(b"".join(texts))
     return Trail(chain(text), len(text), caller.session)
 
 
 def _choices(fields: dict[str, Any]) -> int:
     n = fields.get("n")
     count = n if isinstance(n, int) and n > 0 else 1
-    raw = bytes(fields.get("prompt", b"")).lstrip()
-    if not raw.startswith(b"[") or raw[1:].lstrip()[:1] in _OF_NUMBERS:
+    raw = memoryview(fields.get("prompt", b""))
+    if not _LIST_OF_OTHERS.match(raw):
         return count
     return count * len(msgspec.json.decode(raw))
 

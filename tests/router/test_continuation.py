@@ -107,6 +107,20 @@ async def test_nothing_delivered_is_repeated_with_the_same_seed_whatever_the_rev
     assert bodies[0] == bodies[1]
 
 
+async def test_a_large_request_comes_whole_and_is_sent_again_the_same(launch: Launch) -> None:
+    fleet = await launch(2)
+    fleet.script.append(Die(3))
+    asked = {
+        "messages": [{"role": "user", "content": "grün " * 100_000}],
+        "tools": [{"type": "function"}],
+        "top_p": 0.5,
+    }
+    assert (await fleet.client.ask(stream=True, **asked)).status == 200
+    first, second = (one for leader in fleet.leaders for one in leader.received)
+    assert {name: first.json[name] for name in asked} == asked
+    assert first.body == second.body
+
+
 async def test_a_request_that_kills_every_group_is_given_up_after_its_attempts(launch: Launch) -> None:
     fleet = await launch(2, "--retry-attempts", "3")
     fleet.script.extend([Die(1)] * 5)

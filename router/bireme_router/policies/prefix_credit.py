@@ -6,7 +6,7 @@ it is bounded by the group's KV size, forgets the least recently used first (a c
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 BLOCK_BYTES: Final = 1024
@@ -18,17 +18,19 @@ MOST: Final = 0.95
 SESSION_SHARE: Final = 0.5
 """Share credited to the group that had the conversation's last request, where the text itself tells less."""
 _LEARN: Final = 0.2
+_BLOCKS: Final = [slice(start, start + BLOCK_BYTES) for start in range(0, LONGEST_BYTES, BLOCK_BYTES)]
 
 
-def chain(text: bytes) -> tuple[int, ...]:
+def chain(text: bytes | memoryview) -> tuple[int, ...]:
     """One hash per whole block of ``text``, each covering all blocks before it."""
-    return tuple(_chained(memoryview(text)[:LONGEST_BYTES]))
+    blocks = _BLOCKS[: len(text) // BLOCK_BYTES]
+    return tuple(_chained(map(hash, map(bytes, map(memoryview(text).__getitem__, blocks)))))
 
 
-def _chained(text: memoryview) -> Iterator[int]:
+def _chained(hashes: Iterable[int]) -> Iterator[int]:
     before = 0
-    for end in range(BLOCK_BYTES, len(text) + 1, BLOCK_BYTES):
-        before = hash((before, bytes(text[end - BLOCK_BYTES : end])))
+    for own in hashes:
+        before = hash((before, own))
         yield before
 
 
