@@ -110,7 +110,7 @@ async def test_nothing_delivered_is_repeated_with_the_same_seed_whatever_the_rev
 async def test_a_large_request_comes_whole_and_is_sent_again_the_same(launch: Launch) -> None:
     fleet = await launch(2)
     fleet.script.append(Die(3))
-    asked = {
+    asked: dict[str, Any] = {
         "messages": [{"role": "user", "content": "grün " * 100_000}],
         "tools": [{"type": "function"}],
         "top_p": 0.5,
