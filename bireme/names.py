@@ -46,12 +46,17 @@ class Label(Word):
     INCARNATION = "bireme.dev/incarnation", "Which making of this pod it is; the highest one is the current one."
     REVISION = "bireme.dev/revision", "Hash of the pod rendering that made the pod."
     MODEL_REVISION = "bireme.dev/model-revision", "The checkpoint that the pod was made with, `spec.model.revision`."
+    SPARE = "bireme.dev/spare", "Number of a standby pod (its stage is `spare`); it keeps it when it becomes a stage."
 
 
 class Annotation(Word):
     """Annotations on the InferenceDeployment: the verbs of the command line, acknowledged in status."""
 
     RESTART = "bireme.dev/restart", "A new value restarts the groups one by one and clears a spent restart budget."
+    RELOAD_MODE = (
+        "bireme.dev/reload-mode",
+        "What becomes of running requests when only the checkpoint changes: finish (default) or restart.",
+    )
 
 
 class ConditionType(Word):
@@ -114,12 +119,26 @@ class Reason(Word):
         "ProgressDeadlineExceeded",
         "A rollout made no progress for `spec.rollout.progressDeadlineSeconds`, or a new group has failed.",
     )
+    CANARY_ANALYSIS = (
+        "CanaryAnalysis",
+        "A canary serves and is compared with the other groups; the rest follows when it has passed.",
+    )
+    CANARY_FAILED = "CanaryFailed", "The canary failed too often or was too slow; the message has the numbers."
     ROLLED_BACK = "RolledBack", "A rollout failed; the groups have gone back to the last revision that served."
+    CONFLICTING_PDB = (
+        "ConflictingPDB",
+        "Another PodDisruptionBudget selects the group's pods too, so the Eviction API fails; the message names it.",
+    )
     INVALID_TEMPLATE = "InvalidTemplate", "The API server refuses the rendered pods; the message has its words."
+    TWO_AUTOSCALERS = (
+        "TwoAutoscalers",
+        "A HorizontalPodAutoscaler sets `spec.replicas` beside `spec.autoscaling`; its number is followed.",
+    )
     STAGING = "Staging", "Ranks read and verify the new checkpoint beside the served one."
     PREPARED = "Prepared", "The new checkpoint is verified; running requests end first."
     COMMITTING = "Committing", "The new weights take the place of the old ones."
     RELOAD_FAILED = "ReloadFailed", "The new checkpoint could not be had; the old one goes on serving."
+    NAME_TAKEN = "NameTaken", "`spec.model.revision` has served other weights; the message names them."
     SHUTTING_DOWN = "ShuttingDown", "The deployment is being stopped."
 
 
@@ -127,12 +146,17 @@ class Event(Word):
     """Events: on the object in a cluster, in the log of `bireme up` on a laptop."""
 
     GROUP_CREATED = "GroupCreated", "All stages of a group were created."
+    GROUP_WAITS = "GroupWaits", "A group finds no place, or no quota, for all of it; names what is missing."
     GROUP_SERVING = "GroupServing", "A group began to serve; names the epoch."
     GROUP_LOST_PART = "GroupLostPart", "A group lost a rank or stage; names it and the reason."
     STAGE_REPLACED = "StageReplaced", "A stage was made anew under a higher incarnation."
     STAGE_RESTARTED = "StageRestarted", "A stage's process was started again in place."
     GROUP_FAILED = "GroupFailed", "A group's restart budget is spent."
     GROUP_RELOADED = "GroupReloaded", "A group serves another checkpoint; names its revision."
+    GROUP_RELOAD_FAILED = "GroupReloadFailed", "A group can't have the wanted checkpoint and keeps its own; says why."
+    CANARY_STARTED = "CanaryStarted", "The canary groups serve; from here on they are compared with the others."
+    CANARY_PASSED = "CanaryPassed", "The canary was as good as the others: the rollout goes on. Has the numbers."
+    CANARY_FAILED = "CanaryFailed", "The canary was worse: the rollout is given up. Has the numbers."
     GROUP_DRAINED = "GroupDrained", "A group has no running request left and was deleted."
 
 
@@ -175,15 +199,15 @@ class Metric(Word):
     )
     ROUTER_ATTEMPTS = (
         "bireme_router_attempts_total",
-        "Counter by `model_revision` and `outcome` (ok, error, refused, moved): requests sent to a group.",
+        "Counter by `revision`, `model_revision` and `outcome` (ok, error, refused, moved): requests sent to a group.",
     )
     ROUTER_FIRST_TOKEN = (
         "bireme_router_time_to_first_token_seconds",
-        "Histogram by `model_revision`: from the send to a group to its first token.",
+        "Histogram by `revision` and `model_revision`: from the send to a group to its first token.",
     )
     ROUTER_TOKEN_GAP = (
         "bireme_router_inter_token_latency_seconds",
-        "Histogram by `model_revision`: time per token after the first.",
+        "Histogram by `revision` and `model_revision`: time per token after the first.",
     )
     ROUTER_PREDICTED_CACHED = (
         "bireme_router_predicted_cached_tokens_total",
@@ -204,6 +228,31 @@ class Metric(Word):
         "Counter: clients that left early.",
     )
     ROUTER_GROUP_READY = "bireme_router_group_ready", "Gauge by `group`: 1 while the router sends work to the group."
+    OPERATOR_LEADING = "bireme_operator_leading", "Gauge: 1 while this operator holds the Lease, so acts."
+    OPERATOR_RECONCILES = (
+        "bireme_operator_reconciles_total",
+        "Counter by `result` (done, retried, failed): visits to a deployment; failed is a fault in the operator.",
+    )
+    OPERATOR_RECONCILE_SECONDS = "bireme_operator_reconcile_seconds", "Histogram: how long a visit took."
+    OPERATOR_QUEUED = "bireme_operator_queue_depth", "Gauge: deployments that are due and wait for a worker."
+    OPERATOR_WORKING = "bireme_operator_work_in_progress", "Gauge: deployments that are being visited now."
+    OPERATOR_WRITES = (
+        "bireme_operator_api_writes_total",
+        "Counter by `verb` and `resource`, as RBAC names them: writes sent to the API server.",
+    )
+    OPERATOR_ERRORS = (
+        "bireme_operator_api_errors_total",
+        "Counter by `error` (NotFound, Conflict, Refused, Unavailable, …): requests that the API server did not grant.",
+    )
+    OPERATOR_GROUPS = "bireme_operator_groups", "Gauge by `state`: groups of all deployments."
+    OPERATOR_RECOVERIES = (
+        "bireme_operator_recoveries_total",
+        "Counter by `reason`, the first that was seen: groups that had lost a part and serve again.",
+    )
+    OPERATOR_RECOVERY_SECONDS = (
+        "bireme_operator_recovery_seconds",
+        "Histogram by `reason`: from the loss of a part until its group served again.",
+    )
 
 
 class Env(Word):
@@ -215,6 +264,7 @@ class Env(Word):
     STAGES = "BIREME_STAGES", "Number of pipeline stages."
     TENSOR = "BIREME_TENSOR", "Tensor-parallel ranks in this pod."
     STAGE_LAYERS = "BIREME_STAGE_LAYERS", "Comma-separated layers per stage; empty means the weighted split."
+    STANDBY = "BIREME_STANDBY", "1: the pod waits until `/adopt` tells it which stage it is; default 0."
     INCARNATION = "BIREME_INCARNATION", "Which making of this stage's pod it is."
     LEADER_ADDRESS = "BIREME_LEADER_ADDRESS", "Host of the leader pod (stage 0)."
     POD_IP = "BIREME_POD_IP", "This pod's own address, by the downward API; never the host name's first address."

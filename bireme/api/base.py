@@ -6,6 +6,7 @@ second in `bireme up` and in the operator, and tests/api/test_agreement.py keeps
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -61,15 +62,22 @@ class ApiModel(BaseModel):
     @classmethod
     def all_rules(cls) -> tuple[Rule, ...]:
         """Return the model's own rules and the refusals of what is not built yet."""
-        return (*cls.rules, *(_refusal(cls, field) for field in unbuilt.fields_of(cls.at)))
+        return _rules_of(cls)
 
     @model_validator(mode="after")
     def _obey_rules(self) -> Self:
-        broken = [(rule.field, rule.message) for rule in self.all_rules() if not rule.holds(self)]
+        rules = _rules_of(type(self))
+        broken = [(rule.field, rule.message) for rule in rules if not rule.holds(self)] if rules else []
         if broken:
             summary = "; ".join(message for _, message in broken)
             raise PydanticCustomError("broken_rules", "{summary}", {"summary": summary, "broken": broken})
         return self
+
+
+@cache
+def _rules_of(model: type[ApiModel]) -> tuple[Rule, ...]:
+    """Asked for every object that is made, and a status has hundreds of them."""
+    return (*model.rules, *(_refusal(model, field) for field in unbuilt.fields_of(model.at)))
 
 
 def field_by_alias(model: type[BaseModel], alias: str) -> str:

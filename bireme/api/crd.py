@@ -1,7 +1,8 @@
 """Write the CustomResourceDefinition that the API models describe: ``python -m bireme.api.crd [--check]``.
 
 The models are the one source: their bounds, defaults, rules and docstrings become the schema that the API server
-enforces and `kubectl explain` shows. The output is deterministic; a test compares the committed file.
+enforces and `kubectl explain` shows. It is written twice, for `kubectl apply -f crds/` and as a template of the Helm
+chart; docs/api.md says the same to readers. The output is deterministic; tests compare the committed files.
 """
 
 import argparse
@@ -12,12 +13,29 @@ from pathlib import Path
 from typing import Any, Final
 
 from bireme.api.deployment import InferenceDeployment
+from bireme.api.page import PAGE, render_page
 from bireme.api.structural import Schema, structural_schema
 from bireme.names import GROUP, KIND, VERSION
 
 PLURAL: Final = "inferencedeployments"
 COMMITTED: Final = Path("crds") / f"{GROUP}_{PLURAL}.yaml"
-_HEADER: Final = "# Written by `python -m bireme.api.crd` from bireme/api. Change the models, not this file.\n"
+CHART: Final = Path("charts") / "bireme" / "templates" / "crds" / COMMITTED.name
+_SOURCE: Final = "Written by `python -m bireme.api.crd` from bireme/api. Change the models, not this file."
+_HEADER: Final = f"# {_SOURCE}\n"
+_CHART_HEAD: Final = f"""\
+{{{{- /* {_SOURCE} */ -}}}}
+{{{{- if .Values.crds.enabled }}}}
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: {PLURAL}.{GROUP}
+  labels:
+    {{{{- include "bireme.labels" . | nindent 4 }}}}
+  {{{{- if .Values.crds.keep }}}}
+  annotations:
+    helm.sh/resource-policy: keep
+  {{{{- end }}}}
+"""
 
 # The last number is the priority. 0 is not written, the server drops it: `kubectl apply` would see a change for ever.
 _COLUMNS: Final = (
@@ -66,23 +84,36 @@ def render() -> str:
     return _HEADER + yaml.dump(definition(), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
+def render_template() -> str:
+    """Return the text of the chart's copy: the same spec, with the labels and switches of the chart."""
+    _, spec, body = render().partition("\nspec:\n")
+    literal = body.replace("{{", '{{ "{{" }}')  # braces of ours are no template
+    return f"{_CHART_HEAD}{spec.lstrip()}{literal}{{{{- end }}}}\n"
+
+
+def _all() -> dict[Path, str]:
+    return {COMMITTED: render(), CHART: render_template(), PAGE: render_page()}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the file, or with ``--check`` compare it and print the difference."""
+    """Write the files, or with ``--check`` compare them and print the difference."""
     parser = argparse.ArgumentParser(prog="python -m bireme.api.crd", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 with a diff if the file differs")
-    parser.add_argument("--output", type=Path, default=COMMITTED, help=f"default {COMMITTED}")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 with a diff if a file differs")
+    parser.add_argument("--output", type=Path, help=f"the CRD, there; default all: {COMMITTED}, {CHART}, {PAGE}")
     options = parser.parse_args(arguments)
+    wanted = {options.output: render()} if options.output else _all()
     if options.check:
-        return _check(options.output)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(render(), encoding="utf-8")
+        return max(_check(path, text) for path, text in wanted.items())
+    for path, text in wanted.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     return 0
 
 
-def _check(path: Path) -> int:
+def _check(path: Path, wanted: str) -> int:
     found = path.read_text(encoding="utf-8") if path.exists() else ""
     difference = unified_diff(
-        found.splitlines(keepends=True), render().splitlines(keepends=True), str(path), "python -m bireme.api.crd"
+        found.splitlines(keepends=True), wanted.splitlines(keepends=True), str(path), "python -m bireme.api.crd"
     )
     text = "".join(difference)
     sys.stdout.write(text)

@@ -15,7 +15,7 @@ from bireme.api.local import unsupported_template
 from bireme.api.model import Model
 from bireme.api.parallelism import Parallelism
 from bireme.api.placement import Placement
-from bireme.api.recovery import Recovery
+from bireme.api.recovery import Recovery, RecoveryMode
 from bireme.api.rollout import Autoscaling, Disruption, Rollout
 from bireme.api.router import Router
 from bireme.api.status import Status
@@ -62,6 +62,33 @@ class Spec(ApiModel):
     """What is wanted."""
 
     at: ClassVar[str] = "spec"
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.rollout) || !has(self.rollout.canary) || !has(self.engine) || self.engine.type != 'Custom'",
+            lambda self: self.rollout.canary is None or self.engine.type is not EngineType.CUSTOM,
+            "set engine.type to Bireme, or leave rollout.canary out: before another engine is no router to judge it",
+            field="rollout",
+        ),
+        Rule(
+            "!has(self.autoscaling) || ((!has(self.engine) || self.engine.type != 'Custom')"
+            " && (!has(self.router) || self.router.replicas > 0))",
+            lambda self: (
+                self.autoscaling is None or (self.engine.type is not EngineType.CUSTOM and self.router.replicas > 0)
+            ),
+            "set engine.type to Bireme and router.replicas to 1 or more, or leave autoscaling out: it asks the router",
+            field="autoscaling",
+        ),
+        Rule(
+            "!has(self.spares) || self.spares == 0 || ((!has(self.engine) || self.engine.type != 'Custom')"
+            " && (!has(self.recovery) || self.recovery.mode == 'InPlace')"
+            " && (!has(self.placement) || (self.placement.scheduler == 'Auto' && self.placement.exclusive == 'None'"
+            " && !has(self.placement.queueName)"
+            " && (!has(self.placement.topology) || size(self.placement.topology) == 0))))",
+            lambda self: self.spares == 0 or self._can_have_spares(),
+            "set spares to 0, or leave placement out and run the engine Bireme with recovery.mode InPlace",
+            field="spares",
+        ),
+    )
 
     replicas: GroupCount = 1
     """Groups: copies of the model, each of tensor × pipeline devices. Default 1; 0 stops all. A HorizontalPodAutoscaler
@@ -83,13 +110,18 @@ class Spec(ApiModel):
     recovery: Recovery = Field(default_factory=Recovery)
     """What happens when a part of a group is lost."""
     spares: Annotated[int, Field(ge=0, le=100)] = 0
-    """Standby stage pods that take the place of a lost one, weights at hand. Default 0."""
+    """Standby stage pods. They hold a stage's devices with the checkpoint's files in memory, and take the place of a
+    stage that is lost: no scheduling, no image, no volume to wait for. Not with `placement`. Default 0."""
     autoscaling: Autoscaling | None = None
-    """Bireme's own autoscaler. Default none."""
+    """Bireme's own autoscaler, by queue and time to the first token. Default none."""
     disruption: Disruption = Field(default_factory=Disruption)
     """How much capacity node drains may take."""
     router: Router = Field(default_factory=Router)
     """The router before the groups."""
+
+    def _can_have_spares(self) -> bool:
+        ours = self.engine.type is EngineType.BIREME and self.recovery.mode is RecoveryMode.IN_PLACE
+        return ours and self.placement == Placement()
 
 
 def _name_fits(self: "InferenceDeployment") -> bool:
@@ -145,7 +177,9 @@ class InferenceDeployment(ApiModel):
 def _about_nodes(spec: Spec) -> list[str]:
     given = {
         "spec.recovery.nodeLostAfterSeconds": (spec.recovery, "node_lost_after_seconds"),
+        "spec.spares": (spec, "spares"),
         "spec.disruption.onCordon": (spec.disruption, "on_cordon"),
+        "spec.disruption.maxUnavailableGroups": (spec.disruption, "max_unavailable_groups"),
         "spec.placement.topology": (spec.placement, "topology"),
         "spec.placement.exclusive": (spec.placement, "exclusive"),
         "spec.placement.scheduler": (spec.placement, "scheduler"),
@@ -158,6 +192,7 @@ def _about_rollouts(spec: Spec) -> list[str]:
     given = {
         "spec.rollout.maxSurge": (spec.rollout, "max_surge"),
         "spec.rollout.maxUnavailable": (spec.rollout, "max_unavailable"),
+        "spec.rollout.canary": (spec.rollout, "canary"),
     }
     return [f"{path}: remove it; local groups are reloaded in place, one at a time" for path in _changed(given)]
 
@@ -193,6 +228,8 @@ def refused_locally(deployment: InferenceDeployment) -> list[str]:
     if deployment.spec.engine.type is EngineType.CUSTOM:
         refusals.append("spec.engine.type: set it to Bireme; a local stage has no container to run")
     refusals += _about_the_router(deployment.spec)
+    if deployment.spec.autoscaling is not None:
+        refusals.append("spec.autoscaling: remove it; local groups share one machine, so more of them serve no more")
     if deployment.spec.model.source.persistent_volume_claim is None:
         return refusals
     instead = "set source.path and give the directory by `bireme up --mount`"

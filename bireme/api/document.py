@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bireme.api.deployment import InferenceDeployment
-from bireme.api.errors import InvalidDeployment, Problem, problems_of, with_lines
+from bireme.api.errors import InvalidDeployment, Problem, UnreadableFile, problems_of, with_lines
 from bireme.names import GROUP, KIND, VERSION
 
 
@@ -17,10 +17,12 @@ def load(source: str | Path) -> InferenceDeployment:
 
     Raises:
         InvalidDeployment: with every problem found, each with its line and what to do.
+        UnreadableFile: there is no such file, or it is no text.
     """
     name = str(source) if isinstance(source, Path) else "the text"
+    text = _read(source) if isinstance(source, Path) else source
     try:
-        return _load_text(_read(source) if isinstance(source, Path) else source)
+        return _load_text(text)
     except InvalidDeployment as error:
         raise InvalidDeployment(list(error.problems), name) from None
 
@@ -65,8 +67,10 @@ def _missing_kind(document: object) -> list[Problem]:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidDeployment([Problem(0, (), f"give a readable UTF-8 file: {error}")]) from None
+    except OSError as error:
+        raise UnreadableFile(path, error.strerror or str(error)) from None
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(path, str(error)) from None
 
 
 def _without_nulls(value: Any) -> Any:

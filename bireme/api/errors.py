@@ -1,6 +1,7 @@
 """What is wrong with a deployment file, as a list of instructions.
 
     InvalidDeployment      the text, or what it describes, is not a valid InferenceDeployment
+      UnreadableFile       there is no text to be had
 
 Pydantic says what was expected; the reader wants to know what to write, and where.
 """
@@ -8,6 +9,7 @@ Pydantic says what was expected; the reader wants to know what to write, and whe
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -38,6 +40,14 @@ class InvalidDeployment(ValueError):
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line))
         lines = "\n".join(f"  {problem}" for problem in self.problems)
         super().__init__(f"{source} is not a valid InferenceDeployment:\n{lines}")
+
+
+class UnreadableFile(InvalidDeployment):
+    """A file that was named can't be read."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.problems = ()
+        ValueError.__init__(self, f"{path} can't be read ({why}): name a UTF-8 file with an InferenceDeployment")
 
 
 def dotted(location: Location) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from bireme.api.base import ApiModel, Rule
+from bireme.api.base import ApiModel, Rule, at_least_one
 from bireme.api.types import GroupCount, Percent, PositiveSeconds, Seconds
 
 
@@ -24,18 +24,22 @@ class OnCordon(StrEnum):
 
 
 class Canary(ApiModel):
-    """A first few groups of the new revision, judged by the router's figures before the rest follows."""
+    """A first few groups of a new revision or checkpoint, judged by the router's figures before the rest follows.
+
+    They get their share of the requests, as the other groups do, and are compared with these over the same time.
+    """
 
     groups: Annotated[int, Field(ge=1, le=100)] = 1
-    """Groups that get the new revision first. Default 1; at most maxSurge + maxUnavailable."""
+    """Groups that get the new revision first. Default 1; one group at least stays as it was, if there is room."""
     analysis_seconds: PositiveSeconds = 600
     """How long they are observed. Default 600."""
     min_requests: Annotated[int, Field(ge=1, le=1_000_000)] = 100
     """Requests needed for a judgement; with fewer the rollout holds. Default 100."""
     max_error_percent: Percent = 1
-    """Highest share of failed requests, in percent. Default 1."""
+    """Highest share of failed requests, in percent, unless the other groups fail as often. Default 1."""
     max_slowdown_percent: Annotated[int, Field(ge=0, le=1000)] = 20
-    """How much slower the first token and the gaps between tokens may be than before, in percent. Default 20."""
+    """How much slower the first token and the gaps between tokens may be than on the other groups, on average and in
+    percent. Default 20."""
 
 
 class Rollout(ApiModel):
@@ -64,24 +68,32 @@ class Rollout(ApiModel):
     on_failure: OnFailure = OnFailure.ROLLBACK
     """Rollback (default) returns to the last good revision. Pause leaves the groups as they are."""
     canary: Canary | None = None
-    """Judge a few groups first. Default none."""
+    """Judge a few groups first; who fails, or is too slow, is dealt with by onFailure. Default none."""
 
 
 class Disruption(ApiModel):
-    """How much capacity node drains and other voluntary disruptions may take."""
+    """How much capacity node drains and other voluntary disruptions may take.
+
+    A group that is to leave its node is built elsewhere first, and goes when its successor serves.
+    """
 
     at: ClassVar[str] = "spec.disruption"
 
     max_unavailable_groups: Annotated[int, Field(ge=0, le=100)] = 1
-    """Groups that voluntary disruptions may stop at the same time. Default 1."""
+    """Groups that move at the same time and, where there is no room for a successor, that may be stopped without one;
+    the last serving group never is. Default 1; with 0 one group moves at a time, and none without a successor."""
     on_cordon: OnCordon = OnCordon.MOVE
-    """Move (default) builds a group elsewhere when one of its nodes is cordoned. Ignore lets it stay."""
+    """Move (default) builds a group elsewhere when one of its nodes is cordoned, or gets a taint that keeps it away.
+    Ignore lets it stay."""
 
 
 class Autoscaling(ApiModel):
-    """Bireme's own autoscaler. Do not point a HorizontalPodAutoscaler at the same object."""
+    """Bireme's own autoscaler (`docs/autoscaling.md`). `spec.replicas` is what it begins with; its decision stands in
+    `status.desiredReplicas`. Do not point a HorizontalPodAutoscaler at the same object: its number is followed then.
+    """
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        at_least_one("targetQueuedRequests", "targetTTFTMilliseconds", "idleToZeroSeconds"),
         Rule(
             "self.minReplicas <= self.maxReplicas",
             lambda self: self.min_replicas <= self.max_replicas,
@@ -105,8 +117,10 @@ class Autoscaling(ApiModel):
     target_ttft_milliseconds: Annotated[int, Field(ge=1, le=3_600_000)] | None = Field(
         None, alias="targetTTFTMilliseconds"
     )
-    """Time to the first token that is aimed at, 95th percentile, in milliseconds. Default: not looked at."""
+    """Time to the first token that is aimed at, 95th percentile of a minute, the wait in the router included, in
+    milliseconds. Default: not looked at."""
     stabilization_seconds: Seconds = 300
-    """How long a lower need must last before groups are removed. Default 300."""
+    """How long a lower need must last before groups are removed. Default 300. More are made at once."""
     idle_to_zero_seconds: PositiveSeconds | None = None
-    """Idle time after which all groups are removed. Default never; needs minReplicas 0."""
+    """Time without a request after which all groups are removed. Default never; needs minReplicas 0. A request that
+    comes then waits in the router for the group that it brings back: see router.limits.queueTimeoutSeconds."""

@@ -97,6 +97,8 @@ class Status(ApiModel):
     """The metadata.generation that this status is about."""
     replicas: Counter = 0
     """Groups that exist."""
+    desired_replicas: Counter = 0
+    """Groups that are wanted now: `spec.replicas`, or what the autoscaler has made of it."""
     ready_replicas: Counter = 0
     """Groups that serve."""
     updated_replicas: Counter = 0
@@ -115,6 +117,8 @@ class Status(ApiModel):
     """Pod revision that the groups go to."""
     model_revision: Revision = ""
     """Checkpoint that all serving groups have, empty while they differ."""
+    restart: Text = ""
+    """Value of the annotation `bireme.dev/restart` that this status is about."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16), ListKeys("type")] = ()
     """All known conditions, set from the first visit on."""
     groups: Annotated[tuple[GroupStatus, ...], Field(max_length=MAX_GROUPS)] = ()

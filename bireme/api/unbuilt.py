@@ -20,10 +20,6 @@ UNBUILT: Final[dict[str, tuple[Plan, str]]] = {
     "spec.model.source.image": (Plan.OPERATOR, "mount the files by spec.template and set source.path"),
     "spec.model.source.hub": (Plan.DOWNLOAD, "download the checkpoint first and set source.path"),
     "spec.model.source.objectStore": (Plan.DOWNLOAD, "download the checkpoint first and set source.path"),
-    "spec.rollout.canary": (Plan.OPERATOR, "apply a second deployment to try a change beside the first"),
-    "spec.spares": (Plan.OPERATOR, "one more group in spec.replicas is the spare"),
-    "spec.autoscaling": (Plan.OPERATOR, "set spec.replicas, by hand or by a HorizontalPodAutoscaler"),
-    "spec.disruption.maxUnavailableGroups": (Plan.OPERATOR, "drain one node at a time"),
 }
 
 

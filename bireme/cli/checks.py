@@ -25,9 +25,11 @@ def check(deployment: InferenceDeployment, mounts: Mounts) -> None:
     path = mounts.on_host(inside)
     if not path.exists():
         raise Refused(_missing(inside, path))
-    from bireme.cli.shape import check_shape  # the worker's modules need numpy and gguf
+    from bireme.cli.room import check_room  # the worker's modules need numpy and gguf
+    from bireme.cli.shape import check_shape
 
     check_shape(deployment, path)
+    check_room(deployment, path)
 
 
 def _missing(inside: str, path: Path) -> str:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from bireme.names import Env, Exit
 
 MODELS = ("smollm2",)
+_NEEDED = "540 MB"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
                 cache.expanduser().absolute(),
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
-    except (CheckpointError, OSError) as error:
+    except CheckpointError as error:
         print(f"bireme model: {error}", file=sys.stderr)
         return Exit.BAD_CHECKPOINT
+    except OSError as error:
+        remedy = f"give a directory with {_NEEDED} free that you may write, by --cache or {Env.CACHE_DIR}"
+        print(f"bireme model: {cache} can't be used ({error.strerror or error}): {remedy}", file=sys.stderr)
+        return Exit.BAD_CONFIGURATION
     print(path)
     return 0

@@ -16,7 +16,7 @@ from bireme_operator.plan.plan import Plan
 
 _COLOURS = {GroupState.SERVING: "green", GroupState.FAILED: "red", GroupState.BACKING_OFF: "yellow"}
 # The state's own line says these better.
-_SHOWN_BY_STATE = (Event.GROUP_FAILED, Event.GROUP_LOST_PART)
+_SHOWN_BY_STATE = (Event.GROUP_FAILED, Event.GROUP_LOST_PART, Event.GROUP_RELOAD_FAILED)
 
 
 class Progress:
@@ -47,6 +47,10 @@ class Progress:
         )
         with self._line:
             yield
+
+    def leave_a_lost_terminal(self) -> None:
+        """Write nothing any more where the live line was, if that is gone."""
+        self._console.quiet = self._line is not None and not self._console.file.isatty()
 
     def hush(self) -> None:
         """Show no live line any more, so that other output may use the terminal."""

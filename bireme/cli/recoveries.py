@@ -70,8 +70,9 @@ class Recovery:
     def title(self) -> str:
         """One line."""
         what = "start" if self.first else "recovery"
-        end = "not serving yet" if self.took_s is None else f"serving after {self.took_s:.2f} s"
-        return f"group {self.group}: {what}, {end}" + (f": {self.cause}" if self.cause else "")
+        who, does = (f"group {self.group}", "serving") if self.group >= 0 else ("router", "running")
+        end = f"not {does} yet" if self.took_s is None else f"{does} after {self.took_s:.2f} s"
+        return f"{who}: {what}, {end}" + (f": {self.cause}" if self.cause else "")
 
     def steps(self) -> dict[str, tuple[float, float]]:
         """First and last moment of each step that was seen, in seconds."""
@@ -82,9 +83,11 @@ class Recovery:
 
 
 def recoveries(lines: Iterable[Line]) -> list[Recovery]:
-    """All starts and recoveries, in the order in which they began."""
+    """All starts and recoveries of groups, in the order in which they began."""
     readers: dict[int, _Reader] = {}
     for line in lines:
+        if line.kind == "router":
+            continue
         readers.setdefault(line.group, _Reader(line.group)).read(line)
     found = [recovery for reader in readers.values() for recovery in reader.finished()]
     return sorted(found, key=lambda recovery: recovery.began)

@@ -1,5 +1,7 @@
 """Show what happened in each start and recovery of a run: detect, abort, rejoin, load, warm, serve, with times.
 
+Restarts of the router are in their place among those of the groups.
+
 `bireme up` writes every transition to events.jsonl in its run directory; this reads that file, of a run that goes on as
 well as of one that is over. Time 0 is the first sign of the loss that anybody saw.
 
@@ -18,6 +20,7 @@ import msgspec
 from bireme.cli.errors import Refused
 from bireme.cli.page import page
 from bireme.cli.recoveries import STEPS, Line, Recovery, recoveries
+from bireme.cli.router_restarts import router_restarts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,10 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the timeline, or write the page."""
     try:
-        found = recoveries(read(arguments.file))
+        lines = read(arguments.file)
     except Refused as error:
         print(f"bireme timeline: {error}", file=sys.stderr)
         return error.exit_code
+    found = sorted([*recoveries(lines), *router_restarts(lines)], key=lambda recovery: recovery.began)
     shown = found[-arguments.last :] if arguments.last else found
     if arguments.html is not None:
         arguments.html.write_text(page(arguments.file.parent.name, shown))

@@ -2,7 +2,7 @@
 
 Every stage pod becomes a process on a loopback address of its own, in front of them runs the router. A process that
 dies is started again, a stage that is lost is replaced, and streams go on elsewhere meanwhile. Ctrl-C drains: running
-answers are finished first; a second Ctrl-C ends everything at once.
+answers are finished first; a second Ctrl-C ends everything at once. A terminal that is closed drains as well.
 
 Examples:
   bireme up -f examples/smollm2.yaml --mount /models=~/.cache/bireme
@@ -28,6 +28,7 @@ from bireme.api import InferenceDeployment, InvalidDeployment, load
 from bireme.cli.ask import accepting, answer
 from bireme.cli.checks import check
 from bireme.cli.errors import Refused
+from bireme.cli.numbers import memory
 from bireme.cli.progress import Progress
 from bireme.names import Env, Exit
 from bireme_operator.local.errors import LocalError
@@ -35,7 +36,7 @@ from bireme_operator.local.mounts import read_mounts
 from bireme_operator.local.rundir import RunDir
 from bireme_operator.local.runner import Runner
 from bireme_operator.local.session import Place, session
-from bireme_operator.local.wish import SIGNAL, read_wish
+from bireme_operator.local.wish import SIGNAL, AnyWish, Restart, RollBack, take_wishes
 
 FORCED = 130
 
@@ -54,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1", help="address on which the router listens (%(default)s)")
     add("--port", type=_port, default=None, metavar="N", help="the router's port (default: spec.router.port)")
     add("--shard-cache", type=Path, metavar="DIR", help="keep each rank's part of the weights here for the next start")
+    add(
+        "--shard-cache-size",
+        type=memory,
+        metavar="BYTES",
+        help="most bytes of --shard-cache, for example 40GiB; what was used longest ago goes first (default: no bound)",
+    )
     add("--ask", metavar="QUESTION", help="ask this, print the answer, stop everything")
 
 
@@ -61,8 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run until stopped; the exit code is one of ``names.Exit`` or 130."""
     try:
         deployment = load(arguments.file)
-        if arguments.shard_cache is not None:
-            os.environ[Env.SHARD_CACHE] = str(arguments.shard_cache.expanduser().absolute())  # stages inherit it
+        _set_shard_cache(arguments.shard_cache, arguments.shard_cache_size)
         mounts = read_mounts(arguments.mount)
         check(deployment, mounts)
         if arguments.ask is not None:
@@ -77,6 +83,16 @@ def run(arguments: argparse.Namespace) -> int:
         return error.exit_code
 
 
+def _set_shard_cache(directory: Path | None, size: int | None) -> None:
+    """Stages inherit it."""
+    if directory is not None:
+        os.environ[Env.SHARD_CACHE] = str(directory.expanduser().absolute())
+    if size is not None:
+        if Env.SHARD_CACHE not in os.environ:
+            raise Refused("--shard-cache-size bounds --shard-cache DIR: give both")
+        os.environ[Env.SHARD_CACHE_BYTES] = str(size)
+
+
 async def up(deployment: InferenceDeployment, place: Place, question: str | None = None) -> int:
     """Run ``deployment`` at ``place`` until it is stopped, or until ``question`` is answered.
 
@@ -87,10 +103,10 @@ async def up(deployment: InferenceDeployment, place: Place, question: str | None
     # With a question, standard output belongs to the answer.
     progress = Progress(Console(stderr=question is not None))
     with progress.showing():
-        async with session(deployment, place, progress.told) as (runner, rundir):
+        async with session(deployment, place, progress) as (runner, rundir):
             _log_to(rundir.log("up"))
             _stop_on_signals(runner, progress, deployment)
-            _reload_on_signal(runner, progress, rundir)
+            _obey_on_signal(runner, progress, rundir)
             progress.say(f"{deployment.name}: state and logs are in {rundir.path}")
             companion = asyncio.create_task(_accompany(deployment, place, runner, progress, question))
             try:
@@ -113,6 +129,8 @@ async def _accompany(
     await accepting(place.host, place.port)
     if question is None:
         progress.show(_greeting(place.endpoint, deployment.model_name))
+        if runner.shortage:
+            progress.say(runner.shortage)
         return
     progress.hush()
     try:
@@ -140,17 +158,34 @@ def _stop_on_signals(runner: Runner, progress: Progress, deployment: InferenceDe
             else f"stopping: running answers may take up to {limit} s; Ctrl-C again ends everything now"
         )
 
+    def hang_up() -> None:
+        progress.leave_a_lost_terminal()
+        if not runner.desired.stopping:  # shell and kernel may both tell that the terminal is gone
+            stop()
+
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
 
 
-def _reload_on_signal(runner: Runner, progress: Progress, rundir: RunDir) -> None:
-    def reload() -> None:
-        if wish := read_wish(rundir.wish):
-            progress.say(f"reloading: model revision {wish.revision} from {wish.path}, mode {wish.mode}")
-            runner.reload(wish)
+def _obey_on_signal(runner: Runner, progress: Progress, rundir: RunDir) -> None:
+    def obey() -> None:
+        for wish in take_wishes(rundir.wishes):
+            progress.say(_asked(wish))
+            runner.obey(wish)
 
-    asyncio.get_running_loop().add_signal_handler(SIGNAL, reload)
+    asyncio.get_running_loop().add_signal_handler(SIGNAL, obey)
+
+
+def _asked(wish: AnyWish) -> str:
+    match wish:
+        case Restart():
+            return "restarting: every group is made anew"
+        case RollBack():
+            return f"rolling back to revision {wish.number} of this run"
+    return f"reloading: model revision {wish.revision} from {wish.path}, mode {wish.mode}"
 
 
 def _log_to(path: Path) -> None:

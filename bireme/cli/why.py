@@ -1,43 +1,33 @@
-"""Say why a deployment on this machine is as it is: its groups now, and what the newest recovery of each was about.
+"""Say in sentences why a deployment is as it is, and what the newest recovery of each group was about.
+
+It is told from the conditions, the groups' states and timings, and the events: on a cluster those that the API server
+still has (an hour), on this machine those of the whole run, with the steps of each recovery.
 
 Examples:
-  bireme why                the deployment that is up
-  bireme why smollm2
+  bireme why                           the deployment that is up on this machine
+  bireme why demo -n models            one on the cluster that kubectl uses
+  kubectl bireme why demo              the same, in the context's namespace
+
+exit codes: 0 every group serves, 1 one does not, or nobody knows
 """
 
 import argparse
-import json
-import sys
+import time
 
-from bireme.cli.errors import Refused
-from bireme.cli.recoveries import Recovery, recoveries
-from bireme.cli.status import find
-from bireme.cli.timeline import read, text
-from bireme.names import GroupState
+from bireme.cli import target
+from bireme.cli.story import all_serve, tell
+from bireme.cli.target import opened
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `bireme why`."""
-    parser.add_argument("name", nargs="?", help="name of the deployment; may be left out when there is only one")
+    target.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the reasons; 0 when every group serves, 1 when one does not."""
-    try:
-        rundir = find(arguments.name)
-        newest = {recovery.group: recovery for recovery in recoveries(read(rundir.events))}
-        groups = json.loads(rundir.status.read_bytes())["status"]["groups"]
-    except Refused as error:
-        print(f"bireme why: {error}", file=sys.stderr)
-        return error.exit_code
-    for group in groups:
-        reason = "" if group["reason"] == "None" else f" ({group['reason']})"
-        message = f": {group['message']}" if group["message"] else ""
-        print(f"group {group['index']} is {group['state']}{reason} since {group['since']}{message}")
-        print(_newest(newest.get(group["index"])), end="\n\n")
-    print(f"all of it: bireme timeline {rundir.events}")
-    return 0 if groups and all(group["state"] == GroupState.SERVING for group in groups) else 1
-
-
-def _newest(recovery: Recovery | None) -> str:
-    return "  nothing was lost" if recovery is None else text(recovery)
+    """Print the reasons."""
+    with opened(arguments) as deployment:
+        content = deployment.read()
+        paragraphs = [*tell(content, deployment.told(), time.time()), *deployment.details()]
+        print("\n\n".join(paragraphs))
+        return 0 if all_serve(content) else 1

@@ -171,7 +171,10 @@ class Channel(Generic[T]):
             if length > limit:
                 raise FrameTooLarge(f"the peer announced {length} bytes, the limit is {limit}")
             return await self._reader.readexactly(length)
-        except (asyncio.IncompleteReadError, OSError) as error:
+        except asyncio.IncompleteReadError as error:
+            inside = f" inside a frame: {error}" if error.partial else ""
+            raise ConnectionLost(f"the peer closed the connection{inside}") from error
+        except OSError as error:
             raise ConnectionLost(f"the peer closed the connection: {error}") from error
 
     async def accept(self, token: bytes) -> None:

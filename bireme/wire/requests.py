@@ -94,12 +94,31 @@ class Refused(RequestMessage, frozen=True):
     retry_after_s: float = 0.0
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """What admission allows: context in tokens, requests running, requests waiting."""
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What admission allows: context in tokens, requests running, requests waiting.
+
+    ``wanted`` is the context that model and `engine.maxModelLength` allow where the KV cache holds less, else 0.
+    """
 
     context: int
     running: int
     queue: int
+    wanted: int = 0
+
+    @property
+    def shortage(self) -> str:
+        """Why the context is no longer, and the remedy; nothing where the cache holds all that is allowed."""
+        if not self.wanted:
+            return ""
+        times = -(-10 * self.wanted // max(self.context, 1)) / 10
+        return (
+            f"of {self.wanted} tokens that are allowed the KV cache holds {self.context}: "
+            f"for all of them make engine.kvCache.bytes {times:g} times as large; its default on a CPU is 48Mi a rank"
+        )
+
+    def remedy(self, tokens: int) -> str:
+        """What follows a refusal of so many tokens, in brackets; nothing where a larger cache would not help."""
+        return f" ({self.shortage})" if tokens <= self.wanted else ""
 
 
 class Serving(RequestMessage, frozen=True):

@@ -28,13 +28,18 @@ class Route(msgspec.Struct, frozen=True, omit_defaults=True):
 class Routes(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything the router needs: the model's names (first the served one) and the leaders.
 
-    ``weights`` shares new requests between model revisions while a canary runs; empty: the revision does not matter.
+    ``weights`` shares new requests between versions while a canary runs (see ``version``); empty: they do not matter.
     """
 
     v: int
     models: tuple[str, ...]
     groups: tuple[Route, ...]
     weights: dict[str, int] = {}
+
+
+def version(revision: str, model_revision: str) -> str:
+    """What a group is, as its router counts it: the rendering of its pods and the checkpoint that it serves."""
+    return f"{revision}/{model_revision}"
 
 
 _routes: msgspec.json.Decoder[Routes] = msgspec.json.Decoder(Routes)

@@ -89,6 +89,10 @@ class DrainRequest(msgspec.Struct, frozen=True):
     deadline_s: float = 300.0
 
 
+class UndrainRequest(msgspec.Struct, frozen=True):
+    """`POST /undrain`: take work again, whoever asked for the drain; a pod that was told to end refuses."""
+
+
 class ReloadRequest(msgspec.Struct, frozen=True):
     """`POST /reload`: serve the checkpoint at ``source`` under the name ``model_revision``, without a restart.
 
@@ -117,12 +121,20 @@ class LeaderRequest(msgspec.Struct, frozen=True):
 
 
 class AdoptRequest(msgspec.Struct, frozen=True):
-    """`POST /adopt`: a spare becomes this stage."""
+    """`POST /adopt`: a spare becomes this stage, of the group with the identity ``group`` and the index ``index``.
+
+    ``leader`` is the address of its leader, ``token`` the group's, hex; ``source`` and ``model_revision`` name the
+    checkpoint that the group serves.
+    """
 
     group: str
+    index: int
     stage: int
     incarnation: int
     leader: str
+    source: str
+    model_revision: str
+    token: str = ""
 
 
 _document: msgspec.json.Decoder[StateDocument] = msgspec.json.Decoder(StateDocument)

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -18,11 +19,13 @@ from bireme_operator.kube.errors import KubeError, NamespaceEnding
 from bireme_operator.queue import WorkQueue
 from bireme_operator.shell.election import LostLease
 from bireme_operator.shell.operator import run
+from bireme_operator.shell.probe import PortTaken
 from bireme_operator.shell.settings import Settings
 from bireme_operator.shell.store import Key
 
 log = logging.getLogger("bireme_operator")
 
+_LONGEST_REST_S: Final = 1.0
 _ABOUT: Final = """\
 Keeps the groups of every InferenceDeployment alive on a Kubernetes cluster.
 
@@ -46,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LostLease as error:
         log.error("%s: another operator acts now, this one ends", error)  # noqa: TRY400  # no fault of the program
         return Exit.PEER_LOST
+    except PortTaken as error:
+        log.error("%s", error)  # noqa: TRY400  # no fault of the program
+        return Exit.BAD_CONFIGURATION
     except Exception:
         log.exception("the operator ends: this is a fault in it, please report it")
         return Exit.INTERNAL
@@ -67,6 +73,7 @@ async def work(queue: WorkQueue[Key], visit: Callable[[Key], Awaitable[float | N
     """
     while True:
         key = await queue.get()
+        began, cpu = time.perf_counter(), time.thread_time()
         try:
             due = await visit(key)
         except LostLease:
@@ -79,9 +86,15 @@ async def work(queue: WorkQueue[Key], visit: Callable[[Key], Awaitable[float | N
         except Exception:
             log.exception("%s/%s again in %.1f s: a fault in the operator", *key, queue.failed(key))
         else:
-            queue.done(key)
+            # A visit looks at all groups, however little has changed: so many changes are looked at together.
+            queue.done(key, rest_s=_rest_s(time.perf_counter() - began, time.thread_time() - cpu))
             if due is not None:
                 queue.add_at(key, due)
+
+
+def _rest_s(took: float, cpu: float) -> float:
+    """Leave most of the time to what visits have begun, the more so where the machine or the API server is busy."""
+    return min(2 * cpu + took / 2, _LONGEST_REST_S)
 
 
 def _read(arguments: Sequence[str]) -> Settings:
@@ -123,7 +136,8 @@ def _parser() -> argparse.ArgumentParser:
     image = os.environ.get("BIREME_ROUTER_IMAGE", "")
     add("--router-image", default=image, metavar="I", help="image of routers; default the worker image")
     _add_lease(parser.add_argument_group("leader election"))
-    add("--probe-port", type=int, default=Settings.probe_port, metavar="P", help="port of /healthz (%(default)s)")
+    port = "port of /healthz and /metrics; 0 takes any and the log names it (%(default)s)"
+    add("--probe-port", type=int, default=Settings.probe_port, metavar="P", help=port)
     add(
         "--workers", type=int, default=Settings.workers, metavar="N", help="deployments worked on at once (%(default)s)"
     )

@@ -44,6 +44,7 @@ class WorkQueue(Generic[Key]):
         self._working: set[Key] = set()
         self._again: dict[Key, int] = {}
         self._failures: dict[Key, int] = {}
+        self._resting: dict[Key, float] = {}
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -55,6 +56,9 @@ class WorkQueue(Generic[Key]):
         rank = 0 if urgent else 1
         if key in self._working:
             self._again[key] = min(self._again.get(key, rank), rank)
+            return
+        if (until := self._resting.get(key, 0.0)) > self._clock() + _TICK_S:
+            self.add_at(key, until)
             return
         self._later.pop(key, None)
         known = self._waiting.get(key)
@@ -81,9 +85,11 @@ class WorkQueue(Generic[Key]):
         self._working.add(key)
         return key
 
-    def done(self, key: Key) -> None:
-        """Give a key back after it was worked on."""
+    def done(self, key: Key, rest_s: float = 0.0) -> None:
+        """Give a key back after it was worked on. What is asked of it within ``rest_s`` seconds is done in one then."""
         self._failures.pop(key, None)
+        if rest_s > 0:
+            self._resting[key] = self._clock() + rest_s
         self._give_back(key)
 
     def failed(self, key: Key) -> float:
@@ -112,6 +118,7 @@ class WorkQueue(Generic[Key]):
             turn, key = heapq.heappop(self._order)
             if self._waiting.get(key) == turn:
                 del self._waiting[key]
+                self._resting.pop(key, None)
                 return key
         return None
 

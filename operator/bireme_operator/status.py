@@ -5,7 +5,7 @@ Pure: made of what the planner judged. A group is called serving only on evidenc
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bireme.api.status import Condition, ConditionStatus, GroupStatus, GroupTimings, Status
@@ -13,6 +13,7 @@ from bireme.names import ConditionType, GroupState, Label, Reason
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.fallback import gave_up
 from bireme_operator.plan.group import Group
+from bireme_operator.plan.judgement import Judgement, Outcome
 from bireme_operator.plan.memory import GroupMemory, Memory, Transition
 from bireme_operator.plan.rollout import is_leaving
 
@@ -29,23 +30,39 @@ class _Judged:
 
 
 def describe(
-    desired: Desired, groups: Sequence[Group], memory: Memory, now: float, refusal: str = ""
+    desired: Desired,
+    groups: Sequence[Group],
+    memory: Memory,
+    now: float,
+    *,
+    refusal: str = "",
+    name_taken: str = "",
+    canary: Judgement | None = None,
+    conflicts: Mapping[int, str] | None = None,
 ) -> tuple[Status, dict[str, Transition]]:
     """Return the status and, to be remembered, since when each condition holds or does not.
 
-    ``refusal`` has the backend's words when it can't make the pods that are wanted.
+    ``refusal`` has the backend's words when it can't make the pods that are wanted, ``name_taken`` says whose name the
+    wanted checkpoint has. ``canary`` is what is thought of it now, ``conflicts`` names what makes
+    evictions of a group fail.
     """
     judged = _conditions(desired, groups)
+    if canary is not None and canary.outcome is Outcome.HOLD:
+        words = _Judged(True, Reason.CANARY_ANALYSIS, f"the canary {canary.message}")
+        judged |= dict.fromkeys((ConditionType.PROGRESSING, ConditionType.RECONCILING), words)
     if memory.progress and memory.progress.failed and memory.progress.key == desired.rendering.key:
         judged |= _given_up(desired, memory, memory.progress.failed, judged[ConditionType.STALLED])
-    if refusal:
-        judged |= _refused(refusal)
+    if refusal or name_taken:
+        judged |= _refused(Reason.INVALID_TEMPLATE if refusal else Reason.NAME_TAKEN, refusal or name_taken)
+    if desired.replicas_owner:
+        judged |= _two_autoscalers(desired)
     held: dict[str, Transition] = {k: _transition(memory.conditions.get(k), judged[k].holds, now) for k in judged}
     serving = [group for group in groups if group.verdict.serving]
     current = [group for group in groups if group.stages and group.current(desired)]
     status = Status(
         observed_generation=desired.generation,
         replicas=len(groups),
+        desired_replicas=desired.replicas,
         ready_replicas=len(serving),
         updated_replicas=len(current),
         available_replicas=len(serving),
@@ -55,8 +72,11 @@ def describe(
         current_revision=_common([pod.revision for group in groups for pod in group.living]) or desired.revision,
         update_revision=desired.revision,
         model_revision=_only([group.model_revision for group in serving]),
+        restart=desired.restart[:TEXT_LIMIT],
         conditions=tuple(_condition(kind, judged[kind], held[kind].since, desired.generation) for kind in judged),
-        groups=tuple(_group(group, memory.groups[group.index]) for group in groups),
+        groups=tuple(
+            _group(group, memory.groups[group.index], (conflicts or {}).get(group.index, "")) for group in groups
+        ),
     )
     return status, held
 
@@ -75,21 +95,37 @@ def rfc3339(when: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(when))
 
 
-def _group(group: Group, memory: GroupMemory) -> GroupStatus:
-    pods = group.living
-    took = None if memory.total_s is None else round(memory.total_s * 1000)
+def _group(group: Group, memory: GroupMemory, conflict: str) -> GroupStatus:
+    pods, said = group.living, group.verdict
+    reason, message = said.reason, said.message or (_leaving(group) if group.moving else "")
+    if conflict and said.reason == Reason.NONE:
+        reason, message = Reason.CONFLICTING_PDB, f"evictions fail: PodDisruptionBudget {conflict} selects its pods too"
     return GroupStatus(
         index=group.index,
         epoch=group.verdict.epoch or memory.epoch,
         revision=_common([pod.revision for pod in pods]),
         model_revision=group.model_revision,
         state=group.verdict.state,
-        reason=group.verdict.reason,
-        message=group.verdict.message[:TEXT_LIMIT],
+        reason=reason,
+        message=message[:TEXT_LIMIT],
         nodes=_nodes(group),
         restarts=memory.restarts,
         since=rfc3339(memory.since),
-        timings=GroupTimings(total_milliseconds=took),
+        timings=_timings(memory),
+    )
+
+
+def _timings(memory: GroupMemory) -> GroupTimings:
+    """Of the last start or recovery; of the one under way the steps that are over, and no total of another."""
+    took = {step: round(seconds * 1000) for step, seconds in memory.timing.took.items()}
+    whole = memory.total_s is not None and not memory.timing.step
+    return GroupTimings(
+        schedule_milliseconds=took.get("schedule"),
+        start_milliseconds=took.get("start"),
+        load_milliseconds=took.get("load"),
+        rendezvous_milliseconds=took.get("rendezvous"),
+        warm_milliseconds=took.get("warm"),
+        total_milliseconds=round((memory.total_s or 0.0) * 1000) if whole else None,
     )
 
 
@@ -130,18 +166,26 @@ def _scheduled(groups: Sequence[Group], desired: Desired) -> _Judged:
     if not unplaced:
         return _Judged(True, Reason.NONE)
     message = _listed("lacks a place for a stage", [group.index for group in unplaced])
+    if movers := [group for group in groups if group.moving]:
+        message += f"; {_leaving(movers[0])}, and there is no room for its successor: add nodes or take that back"
     waits = any(group.memory.draining is None and group.outdated(desired) for group in groups)
     if waits and len(groups) > desired.replicas and desired.rollout.unavailable == 0:
         message += "; no spare capacity for the rollout: add nodes, or set rollout.maxUnavailable to 1"
     return _Judged(False, unplaced[0].verdict.reason, message)
 
 
+def _leaving(group: Group) -> str:
+    nodes = sorted({pod.node for pod in group.stages.values() if pod.node_leaving})
+    return f"group {group.index} is to leave {', '.join(nodes)}"
+
+
 def _given_up(desired: Desired, memory: Memory, failed: str, stalled: _Judged) -> dict[ConditionType, _Judged]:
     """A rollout that failed: what serves is the last good revision, or it goes on trying where there is none."""
     if gave_up(desired, memory) is None:
         return {ConditionType.PROGRESSING: _Judged(False, Reason.PROGRESS_DEADLINE_EXCEEDED, failed)}
+    assert memory.progress is not None
     back = desired.rollout.roll_back
-    reason = Reason.ROLLED_BACK if back else Reason.PROGRESS_DEADLINE_EXCEEDED
+    reason = Reason.ROLLED_BACK if back else memory.progress.failed_by
     then = "the last good revision is kept" if back else "the groups are left as they are"
     words = (reason, f"{failed}; {then} until the spec changes")
     false = (ConditionType.READY, ConditionType.PROGRESSING, ConditionType.RECONCILING)
@@ -149,10 +193,16 @@ def _given_up(desired: Desired, memory: Memory, failed: str, stalled: _Judged) -
     return {kind: _Judged(False, *words) for kind in false} | {ConditionType.STALLED: told}
 
 
-def _refused(refusal: str) -> dict[ConditionType, _Judged]:
+def _two_autoscalers(desired: Desired) -> dict[ConditionType, _Judged]:
+    """The number that a HorizontalPodAutoscaler sets is followed, and somebody has to take one of the two away."""
+    message = f"{desired.replicas_owner} sets spec.replicas: remove its HorizontalPodAutoscaler, or spec.autoscaling"
+    return {ConditionType.STALLED: _Judged(True, Reason.TWO_AUTOSCALERS, message)}
+
+
+def _refused(reason: Reason, message: str) -> dict[ConditionType, _Judged]:
     """Nothing more happens until the spec is changed, whatever serves meanwhile."""
     false = (ConditionType.READY, ConditionType.PROGRESSING, ConditionType.RECONCILING)
-    words = (Reason.INVALID_TEMPLATE, refusal)
+    words = (reason, message)
     return {kind: _Judged(False, *words) for kind in false} | {ConditionType.STALLED: _Judged(True, *words)}
 
 
@@ -197,7 +247,9 @@ def _listed(what: str, groups: Sequence[int]) -> str:
 
 def _common(values: Sequence[str]) -> str:
     """Return the most frequent value."""
-    return Counter(values).most_common(1)[0][0] if values else ""
+    if len(set(values)) <= 1:
+        return values[0] if values else ""
+    return Counter(values).most_common(1)[0][0]
 
 
 def _only(values: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from urllib.request import getproxies
 
 import aiohttp
 from kubernetes.aio import config
@@ -16,8 +17,8 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.dynamic import DynamicClient
 
-from bireme_operator.kube.errors import NotFound, Unavailable, error_of
-from bireme_operator.kube.resources import Resource, resource_of
+from bireme_operator.kube.errors import KubeError, NotFound, Unavailable, error_of
+from bireme_operator.kube.resources import Resource, resource_in, resource_of
 
 Object = dict[str, Any]
 
@@ -25,31 +26,51 @@ _TIMEOUT_S: Final = 15.0
 _CONNECTIONS: Final = 64
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
+_STRATEGIC: Final = "application/strategic-merge-patch+json"
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 class Manager(StrEnum):
-    """Field managers of server-side apply, one for each purpose."""
+    """Field managers, one for each purpose."""
 
     CHILDREN = "bireme-operator"
     STATUS = "bireme-status"
+    COMMAND_LINE = "bireme-cli"
+
+
+_VERBS: Final = {"post": "create", "put": "update", "patch": "patch", "delete": "delete"}
 
 
 def _always() -> None:
     return None
 
 
+class Witness(Protocol):
+    """Is told what is asked of the API server."""
+
+    def wrote(self, verb: str, resource: str) -> None:
+        """A write is sent; both words as RBAC has them."""
+
+    def erred(self, error: KubeError) -> None:
+        """A request was not granted."""
+
+
 class Kube:
     """Speaks with one API server. All methods raise `KubeError`."""
 
-    def __init__(self, api: ApiClient, may_write: Callable[[], None] = _always) -> None:
+    def __init__(self, api: ApiClient, may_write: Callable[[], None] = _always, witness: Witness | None = None) -> None:
         self._api = api
         self._dynamic = DynamicClient(api)  # type: ignore[no-untyped-call]
         self._may_write = may_write
+        self._witness = witness
 
     def guarded(self, may_write: Callable[[], None]) -> "Kube":
         """Return the same connection, whose writes all ask ``may_write`` first; it raises to forbid them."""
-        return Kube(self._api, may_write)
+        return Kube(self._api, may_write, self._witness)
+
+    def witnessed(self, witness: Witness) -> "Kube":
+        """Return the same connection, whose requests ``witness`` is told of."""
+        return Kube(self._api, self._may_write, witness)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object:
         """Read one object live."""
@@ -85,16 +106,23 @@ class Kube:
         """Apply the status of an object."""
         return await self._apply(manifest, "status", Manager.STATUS)
 
-    async def patch(self, resource: Resource, namespace: str, name: str, change: Object) -> Object:
+    async def patch(
+        self, resource: Resource, namespace: str, name: str, change: Object, *, manager: Manager = Manager.CHILDREN
+    ) -> Object:
         """Merge a small change into an object."""
-        query = {"fieldManager": Manager.CHILDREN.value}
+        query = {"fieldManager": manager.value}
         return await self._write("patch", resource.path(namespace, name), query, change, _MERGE)
 
-    async def replace(self, manifest: Object) -> Object:
+    async def patch_parts(self, resource: Resource, namespace: str, name: str, change: Object) -> Object:
+        """Change single entries of an object's lists, by their keys: others may change other entries meanwhile."""
+        query = {"fieldManager": Manager.CHILDREN.value}
+        return await self._write("patch", resource.path(namespace, name), query, change, _STRATEGIC)
+
+    async def replace(self, manifest: Object, *, manager: Manager = Manager.CHILDREN) -> Object:
         """Replace an object; its resourceVersion must be the present one."""
         meta = manifest["metadata"]
         path = resource_of(manifest).path(meta["namespace"], meta["name"])
-        return await self._write("put", path, {}, manifest)
+        return await self._write("put", path, {"fieldManager": manager.value}, manifest)
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str, grace_s: int | None = None
@@ -118,6 +146,8 @@ class Kube:
         self, method: str, path: str, query: Mapping[str, str], body: Object, content_type: str = "application/json"
     ) -> Object:
         self._may_write()
+        if self._witness is not None:
+            self._witness.wrote(_VERBS[method], resource_in(path))
         return await self._ask(method, path, query, body, content_type)
 
     async def _ask(
@@ -129,11 +159,21 @@ class Kube:
         content_type: str = "application/json",
     ) -> Object:
         try:
+            return await self._request(method, path, query or {}, body, content_type)
+        except KubeError as error:
+            if self._witness is not None:
+                self._witness.erred(error)
+            raise
+
+    async def _request(
+        self, method: str, path: str, query: Mapping[str, str], body: Object | None, content_type: str
+    ) -> Object:
+        try:
             answer = await self._dynamic.request(
                 method,
                 path,
                 body=body,
-                query_params=list((query or {}).items()),
+                query_params=list(query.items()),
                 content_type=content_type,
                 serializer=lambda _, data: data,
                 _request_timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
@@ -155,5 +195,7 @@ async def connected() -> AsyncIterator[Kube]:
     else:
         await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
     settings.connection_pool_maxsize = _CONNECTIONS
+    # Where there is no proxy, to look for one takes a thread and a file with each request.
+    settings.client_session_kwargs = {"trust_env": bool(getproxies())}
     async with ApiClient(configuration=settings) as api:
         yield Kube(api)

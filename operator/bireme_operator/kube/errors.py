@@ -8,6 +8,7 @@ KubeError               the message has the server's own words
     QuotaExceeded       a ResourceQuota of the namespace is used up: wait
     NamespaceEnding     the namespace is being deleted: give up
   Unavailable           the server is overloaded, restarting or out of reach: try again later
+  NoCluster             no kubeconfig says where the server is
 """
 
 from collections.abc import Mapping
@@ -46,6 +47,10 @@ class NamespaceEnding(Refused):
 
 class Unavailable(KubeError):
     """The server is overloaded, restarting or out of reach."""
+
+
+class NoCluster(KubeError):
+    """No kubeconfig says where the server is."""
 
 
 def error_of(code: int, body: str | None) -> KubeError:

@@ -66,3 +66,11 @@ _BY_KIND: Final = {(resource.api_version, resource.kind): resource for resource 
 def resource_of(manifest: dict[str, Any]) -> Resource:
     """Return the resource of a rendered object."""
     return _BY_KIND[manifest["apiVersion"], manifest["kind"]]
+
+
+def resource_in(path: str) -> str:
+    """Return what RBAC calls the resource at a path that `Resource.path` made, such as `pods` or `pods/status`."""
+    words = path.split("/")[3 if path.startswith("/api/") else 4 :]
+    if words[0] == "namespaces" and len(words) > 2:
+        words = words[2:]
+    return "/".join([words[0], *words[2:]])

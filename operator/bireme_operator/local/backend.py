@@ -9,8 +9,9 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 import aiohttp
 import msgspec
@@ -18,23 +19,34 @@ import msgspec
 from bireme.api import InferenceDeployment
 from bireme.api.local import worker_environment
 from bireme.names import Env, Port
+from bireme.wire.requests import Limits
 from bireme.wire.routes import Route, Routes
-from bireme.wire.state import DrainRequest, LeaderRequest, ReloadRequest
+from bireme.wire.state import DrainRequest, LeaderRequest, ReloadRequest, UndrainRequest
 from bireme_operator.local.admin import post
 from bireme_operator.local.kubelet import Kubelet, Pod
 from bireme_operator.local.mounts import Mounts
 from bireme_operator.local.rundir import RunDir
 from bireme_operator.local.watcher import Leader, Watcher
-from bireme_operator.plan.actions import Action, CreatePod, DeletePod, DrainGroup, ReloadGroup, TellLeader
+from bireme_operator.plan.actions import (
+    Action,
+    CreatePod,
+    DeletePod,
+    DrainGroup,
+    ReloadGroup,
+    TellLeader,
+    UndrainGroup,
+)
 from bireme_operator.plan.desired import Desired
-from bireme_operator.plan.observed import Observed, Phase
+from bireme_operator.plan.observed import LeaderView, Observed, Phase
 
 log = logging.getLogger(__name__)
 
 _ROUTES_VERSION: Final = 1
 _VERB_RETRY_S: Final = 0.5
 
-Verb = DrainRequest | LeaderRequest | ReloadRequest
+_ONE_AFTER_THE_OTHER: Final = {"/undrain": "/drain"}
+
+Verb = DrainRequest | UndrainRequest | LeaderRequest | ReloadRequest
 
 
 class LocalBackend:
@@ -62,11 +74,13 @@ class LocalBackend:
         self._changed = changed
         self._master_key = secrets.token_bytes(32)
         self._verbs: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._sources: dict[str, str] = {}
 
     def observe(self) -> Observed:
         """Look at all pods and at the last word of their leaders."""
         self._watcher.follow(self._leader(pod) for pod in self._leaders())
-        return Observed(tuple(pod.view() for pod in self._kubelet.pods), dict(self._watcher.views))
+        leaders = {group: self._in_our_words(view) for group, view in self._watcher.views.items()}
+        return Observed(tuple(pod.view() for pod in self._kubelet.pods), leaders)
 
     def apply(self, action: Action) -> None:
         """Carry out one action, or begin to."""
@@ -79,13 +93,16 @@ class LocalBackend:
             case DrainGroup():
                 if pod := self._kubelet.get(action.leader):
                     self._begin(pod, "/drain", DrainRequest(action.deadline_s))
+            case UndrainGroup():
+                if pod := self._kubelet.get(action.leader):
+                    self._begin(pod, "/undrain", UndrainRequest())
             case TellLeader():
                 if pod := self._kubelet.get(action.pod):
                     self._begin(pod, "/leader", LeaderRequest(action.address, action.incarnation))
 
             case ReloadGroup():
                 if pod := self._kubelet.get(action.leader):
-                    source = str(self._mounts.on_host(action.request.source))
+                    source = self._on_host(action.request.source)
                     self._begin(pod, "/reload", msgspec.structs.replace(action.request, source=source))
 
     def routes(self) -> Routes:
@@ -132,15 +149,28 @@ class LocalBackend:
         return {
             **made.environment,
             **worker_environment(self._deployment.spec.template),
-            Env.MODEL_PATH: str(self._mounts.on_host(made.environment[Env.MODEL_PATH])),
+            Env.MODEL_PATH: self._on_host(made.environment[Env.MODEL_PATH]),
             Env.TOKEN_FILE: str(token_file),
         }
+
+    def _on_host(self, source: str) -> str:
+        """Where a checkpoint lies on this machine; leaders speak of it so, and are understood by it."""
+        path = str(self._mounts.on_host(source))
+        self._sources[path] = source
+        return path
+
+    def _in_our_words(self, view: LeaderView) -> LeaderView:
+        """What a leader said, with checkpoints named as the deployment names them."""
+        said = view.document
+        source, staged = (self._sources.get(path, path) for path in (said.source, said.reload.source))
+        reload = msgspec.structs.replace(said.reload, source=staged)
+        return replace(view, document=msgspec.structs.replace(said, source=source, reload=reload))
 
     def _token(self, group: int) -> str:
         return hmac.new(self._master_key, self._desired.group_uid(group).encode(), hashlib.sha256).hexdigest()
 
     def _begin(self, pod: Pod, path: str, body: Verb) -> None:
-        key = (pod.made.name, path)
+        key = (pod.made.name, _ONE_AFTER_THE_OTHER.get(path, path))
         if key not in self._verbs:
             task = asyncio.get_running_loop().create_task(self._post(pod, path, body))
             self._verbs[key] = task
@@ -154,8 +184,8 @@ class LocalBackend:
         asyncio.get_running_loop().call_later(0.0 if done else _VERB_RETRY_S, self._changed)
 
 
-def describe_pods(kubelet: Kubelet) -> list[dict[str, str | int | None]]:
-    """Return who is who, for status.json."""
+def describe_pods(kubelet: Kubelet, leaders: Mapping[int, LeaderView]) -> list[dict[str, Any]]:
+    """Return who is who, for status.json. Ranks are there while the pod runs and its leader tells of them."""
     return [
         {
             "name": pod.made.name,
@@ -164,6 +194,7 @@ def describe_pods(kubelet: Kubelet) -> list[dict[str, str | int | None]]:
             "incarnation": pod.made.incarnation,
             "phase": "Deleting" if pod.deleting.is_set() else pod.phase.value,
             "pid": pod.pid,
+            "ranks": _ranks(pod, leaders.get(pod.made.group)),
             "address": pod.address,
             "restarts": pod.restarts,
             "exitCode": pod.exit_code,
@@ -172,3 +203,18 @@ def describe_pods(kubelet: Kubelet) -> list[dict[str, str | int | None]]:
         }
         for pod in kubelet.pods
     ]
+
+
+def describe_limits(leaders: Iterable[LeaderView]) -> dict[str, str | int]:
+    """Return the longest context that every group takes, and why it is no longer, for status.json."""
+    known = [view.document.limits for view in leaders if view.connected and view.document.limits.context]
+    least = min(known, key=lambda limits: limits.context, default=Limits(0, 0, 0))
+    return {"context": least.context, "message": least.shortage}
+
+
+def _ranks(pod: Pod, view: LeaderView | None) -> list[dict[str, str | int]]:
+    if view is None or not view.connected or pod.child is None or pod.deleting.is_set():
+        return []
+    same = (stage for stage in view.document.stages if stage.stage == pod.made.stage)
+    ranks = [rank for stage in same if stage.incarnation == pod.made.incarnation for rank in stage.ranks]
+    return [{"rank": rank.rank, "pid": rank.pid, "phase": rank.phase} for rank in ranks]

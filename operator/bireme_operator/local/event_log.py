@@ -5,6 +5,7 @@ news   event, message                              what `bireme up` prints
 group  state, reason, message, epoch               the group's state as status has it
 pod    stage, pid, phase, restarts, message        a stage's process started or ended
 rank   stage, rank, pid, phase, epoch              a rank went to another phase, by its leader's word
+router pid, phase, restarts, message               the router's process started or ended; its group is -1
 
 Only what changed is written, so an idle run writes nothing.
 """
@@ -18,6 +19,7 @@ import msgspec
 
 from bireme.api.status import GroupStatus
 from bireme_operator.local.kubelet import Pod
+from bireme_operator.local.router import RouterKeeper
 from bireme_operator.plan.observed import LeaderView
 from bireme_operator.plan.plan import Plan
 
@@ -35,15 +37,19 @@ class EventLog:
         self._file = path.open("ab", buffering=0)
         self._seen: dict[_Key, _Fields] = {}
 
-    def look(self, result: Plan, pods: Sequence[Pod], leaders: Mapping[int, LeaderView], now: float) -> None:
+    def look(
+        self, result: Plan, pods: Sequence[Pod], leaders: Mapping[int, LeaderView], router: RouterKeeper, now: float
+    ) -> None:
         """Write what has changed since the last look."""
-        lines: list[_Fields] = []
+        lines = self._changed(("router", _NOBODY, _NOBODY, _NOBODY), _of_router(router))
         for pod in pods:
             lines += self._changed(("pod", pod.made.group, pod.made.stage, _NOBODY), _of_pod(pod))
         for group, view in leaders.items():
             for stage, rank, fields in _of_ranks(view):
                 lines += self._changed(("rank", group, stage, rank), fields)
-        lines += [{"kind": "news", "group": n.group, "event": n.event, "message": n.message} for n in result.news]
+        for news in result.news:
+            group = _NOBODY if news.group is None else news.group
+            lines.append({"kind": "news", "group": group, "event": news.event, "message": news.message})
         for status in result.status.groups:
             lines += self._changed(("group", status.index, _NOBODY, _NOBODY), _of_group(status))
         if lines:
@@ -71,6 +77,10 @@ class EventLog:
 def _of_pod(pod: Pod) -> _Fields:
     phase = "Deleting" if pod.deleting.is_set() else pod.phase.value
     return {"pid": pod.pid, "phase": phase, "restarts": pod.restarts, "message": pod.message}
+
+
+def _of_router(router: RouterKeeper) -> _Fields:
+    return {"pid": router.pid, "phase": router.phase.value, "restarts": router.restarts, "message": router.message}
 
 
 def _of_ranks(view: LeaderView) -> Iterator[tuple[int, int, _Fields]]:

@@ -71,6 +71,7 @@ class Pod:
             self.started_at,
             self.told_leader,
             self.deleting.is_set(),
+            source=made.environment.get(Env.MODEL_PATH, ""),
         )
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
+from typing import Any
 
 from bireme.api.router import CrossRevision, Router
 from bireme.child import Child
@@ -17,6 +18,7 @@ from bireme.names import Exit
 from bireme.wire.routes import Routes, write_routes
 from bireme_operator.local.rundir import RunDir, replace_file
 from bireme_operator.local.termination import last_words
+from bireme_operator.plan.observed import Phase
 
 log = logging.getLogger(__name__)
 
@@ -48,17 +50,36 @@ def router_command(rundir: RunDir, host: str, port: int, settings: Router) -> li
     return [sys.executable, "-m", "bireme_router.main", *flags]
 
 
-class RouterKeeper:
-    """The router process. ``failed`` is set to its last words when it can't work at all."""
+def describe_router(router: "RouterKeeper") -> dict[str, Any]:
+    """Return who it is, for status.json, as a pod is described."""
+    return {
+        "phase": router.phase.value,
+        "pid": router.pid,
+        "restarts": router.restarts,
+        "message": router.message,
+        "log": str(router.log),
+    }
 
-    def __init__(self, command: Sequence[str], routes: Path, log: Path, changed: Callable[[], None]) -> None:
+
+class RouterKeeper:
+    """The router process. ``message`` has its last words, ``failed`` too when it can't work at all.
+
+    ``say`` is called with every sentence about it that people should read.
+    """
+
+    def __init__(
+        self, command: Sequence[str], routes: Path, log: Path, changed: Callable[[], None], say: Callable[[str], None]
+    ) -> None:
         self._command = list(command)
         self._routes_path = routes
         self._log = log
         self._changed = changed
+        self._say = say
         self._child: Child | None = None
         self._stopping = asyncio.Event()
         self._written: Routes | None = None
+        self.restarts = 0
+        self.message = ""
         self.failed: str | None = None
 
     @property
@@ -67,9 +88,18 @@ class RouterKeeper:
         return self._child.pid if self._child else 0
 
     @property
-    def running(self) -> bool:
-        """Whether there is a router process."""
-        return self._child is not None
+    def log(self) -> Path:
+        """Where it writes its log."""
+        return self._log
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is in its life, in a pod's words."""
+        if self._child is not None:
+            return Phase.RUNNING
+        if self._stopping.is_set() or self.failed:
+            return Phase.EXITED
+        return Phase.BACKING_OFF if self.message else Phase.PENDING
 
     def write(self, routes: Routes) -> None:
         """Tell the router its groups; a no-op when they have not changed. What a full disk refuses is tried again."""
@@ -100,21 +130,22 @@ class RouterKeeper:
         while not self._stopping.is_set():
             started = asyncio.get_running_loop().time()
             self._child = Child(self._command, log=self._log)
+            if self.restarts:
+                self._say(f"router: runs again as process {self._child.pid}")
             self._changed()
             code = await self._child.wait()
-            self._child = None
+            self._child, self.message = None, last_words(self._log.parent, self._log, code)
+            if code == Exit.BAD_CONFIGURATION and not self._stopping.is_set():
+                self.failed = self.message
             self._changed()
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self.failed:
                 return
-            words = last_words(self._log.parent, self._log, code)
-            if code == Exit.BAD_CONFIGURATION:
-                self.failed = words
-                self._changed()
-                return
-            log.warning("the router ended with %d and is started again: %s", code, words)
+            log.warning("the router ended with %d and is started again: %s", code, self.message)
+            self._say(f"router: {self.message}; it is started again")
             lived = asyncio.get_running_loop().time() - started
             wait = _FIRST_WAIT_S if lived > _LONGEST_WAIT_S else min(2 * wait, _LONGEST_WAIT_S)
             await self._pause(wait)
+            self.restarts += 1
 
     async def _pause(self, seconds: float) -> None:
         try:

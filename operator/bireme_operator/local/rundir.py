@@ -1,9 +1,9 @@
 """What `bireme up` keeps on the disk, one directory per deployment; a lock makes it the only one of its name.
 
-lock          held while `up` runs; contains its pid
+lock          held while `up` runs, and gone when it has stopped; contains its pid
 status.json   the object with status, and who is who (see runner)
 routes.json   the router's routes file
-reload.json   what `bireme reload` asked for last
+wishes/       what `bireme reload`, `restart` and `rollback` ask for, until `up` has heard it
 events.jsonl  every transition of this run, one JSON line each (see event_log)
 tokens/       the group tokens, 0600
 pods/G-S-I/   state directory of group G, stage S, incarnation I
@@ -12,6 +12,7 @@ logs/         one log per pod and the router's; kept until the next `up`
 Files that others read are renamed into place, so that nobody sees half of one.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -21,6 +22,7 @@ from typing import Final, Self
 from bireme.names import Env
 from bireme_operator.local.errors import AlreadyRunning, PathTooLong, RunDirUnusable
 
+_LEAST_FREE: Final = 16 << 20
 _SOCKET_PATH_LIMIT: Final = 107
 _LONGEST_SOCKET_NAME: Final = "pods/9999-63-99999/requests.sock"
 
@@ -37,7 +39,7 @@ class RunDir:
         self.path = path
         self.status = path / "status.json"
         self.routes = path / "routes.json"
-        self.wish = path / "reload.json"
+        self.wishes = path / "wishes"
         self.events = path / "events.jsonl"
         self.logs = path / "logs"
         self._pods = path / "pods"
@@ -71,9 +73,10 @@ class RunDir:
 
     def close(self) -> None:
         """Let the lock go; status and logs stay for whoever asks."""
-        for secret in (self._pods, self._tokens):
-            shutil.rmtree(secret, ignore_errors=True)
+        for left in (self._pods, self._tokens, self.wishes):
+            shutil.rmtree(left, ignore_errors=True)
         if self._lock_fd is not None:
+            self._lock.unlink(missing_ok=True)  # while it is held: whoever waits sees that it holds nothing
             os.close(self._lock_fd)
             self._lock_fd = None
 
@@ -116,11 +119,14 @@ class RunDir:
     def _prepare(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._take_lock()
-        for leftover in (self._pods, self._tokens, self.logs):
+        for leftover in (self._pods, self._tokens, self.logs, self.wishes):
             shutil.rmtree(leftover, ignore_errors=True)
             leftover.mkdir(mode=0o700)
-        for file in (self.status, self.routes, self.wish, self.events):
+        for file in (self.status, self.routes, self.events):
             file.unlink(missing_ok=True)
+        free = shutil.disk_usage(self.path).free
+        if free < _LEAST_FREE:  # a run that can write nothing down would wait in silence
+            raise OSError(errno.ENOSPC, f"{free / 2**20:.1f} MiB are free on its disk, {_LEAST_FREE >> 20} are needed")
 
     def _take_lock(self) -> None:
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
@@ -133,9 +139,19 @@ class RunDir:
                 f"`bireme up` of {self.path.name} runs already as process {pid}: stop that one "
                 f"(Ctrl-C there, or `kill -INT {pid}`), or give this deployment another metadata.name"
             ) from None
+        if not self._is_there(fd):  # the last holder took it away between the two calls
+            os.close(fd)
+            self._take_lock()
+            return
+        self._lock_fd = fd
         os.ftruncate(fd, 0)
         os.write(fd, str(os.getpid()).encode())
-        self._lock_fd = fd
+
+    def _is_there(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), self._lock.stat())
+        except FileNotFoundError:
+            return False
 
 
 def replace_file(path: Path, content: bytes) -> None:

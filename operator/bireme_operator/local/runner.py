@@ -6,22 +6,25 @@ when nothing is left. A second wish to stop kills.
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bireme.api import InferenceDeployment, parse
+from bireme.api import InferenceDeployment
 from bireme.names import ConditionType, Exit, Reason
-from bireme_operator.local.backend import LocalBackend, describe_pods
+from bireme_operator.local.backend import LocalBackend, describe_limits, describe_pods
 from bireme_operator.local.clock import Clock
 from bireme_operator.local.errors import LocalError, NeverStarts, RouterFailed
 from bireme_operator.local.event_log import EventLog
 from bireme_operator.local.kubelet import Kubelet
-from bireme_operator.local.router import RouterKeeper
+from bireme_operator.local.past import Past, with_checkpoint, with_restart, with_spec
+from bireme_operator.local.router import RouterKeeper, describe_router
 from bireme_operator.local.status_file import StatusFile
-from bireme_operator.local.wish import Wish
+from bireme_operator.local.wish import AnyWish, Restart, RollBack, Wish
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.memory import Memory
+from bireme_operator.plan.naming import names_of
+from bireme_operator.plan.observed import LeaderView
 from bireme_operator.plan.plan import Plan, plan
 
 _ROUTER_GRACE_S = 5.0
@@ -47,9 +50,14 @@ class Runner:
     endpoint: str
     told: Callable[[Plan], None]
     memory: Memory = field(default_factory=Memory)
+    past: Past = field(default_factory=Past)
     forced: bool = False
     _failure: LocalError | None = None
     _next_look: float | None = None
+
+    def __post_init__(self) -> None:
+        """Number what is wanted first."""
+        self.past.note(self.deployment)
 
     async def run(self) -> None:
         """Run until everything has stopped.
@@ -69,6 +77,12 @@ class Runner:
         if self._failure is not None:
             raise self._failure
 
+    @property
+    def shortage(self) -> str:
+        """How long requests may be and why not as long as the model allows, or nothing."""
+        limits = describe_limits(self.backend.observe().leaders.values())
+        return f"up to {limits['context']} tokens a request: {limits['message']}" if limits["message"] else ""
+
     def stop(self) -> None:
         """Drain everything and end; the second time, kill everything and end."""
         if self.desired.stopping:
@@ -79,16 +93,30 @@ class Runner:
         self.router.stop()
         self.news.set()
 
-    def reload(self, wish: Wish) -> None:
-        """Want another checkpoint; ``wish`` was checked by who wrote it."""
+    def obey(self, wish: AnyWish) -> None:
+        """Want what is asked for; ``wish`` was checked by who wrote it."""
         if self.desired.stopping:
             return
-        self.deployment = with_checkpoint(self.deployment.to_dict(), wish)
-        desired = Desired.of(self.deployment, self.desired.uid)
-        before = self.desired
-        history = {**before.history, before.rendering.key: before.rendering}
-        generation = before.generation + 1
-        self.desired = replace(desired, generation=generation, reload_mode=wish.mode, history=history)
+        match wish:
+            case Wish():
+                self._want(with_checkpoint(self.deployment.to_dict(), wish), wish.mode, anew=True)
+            case Restart():
+                self._want(with_restart(self.deployment, wish.value))
+            case RollBack():
+                if earlier := self.past.get(wish.number):
+                    self._want(with_spec(self.deployment, earlier))
+
+    def _want(self, deployment: InferenceDeployment, reload_mode: str = "finish", *, anew: bool = False) -> None:
+        """``anew``: to ask for the same again is news, as for a checkpoint that was mended."""
+        self.past.note(deployment)
+        before, changed = self.desired, deployment.spec != self.deployment.spec
+        self.deployment = deployment
+        self.desired = replace(
+            Desired.of(deployment, before.uid),
+            generation=before.generation + (changed or anew),
+            reload_mode=reload_mode,
+            history={**before.history, before.rendering.key: before.rendering},
+        )
         self.news.set()
 
     def _pass(self) -> bool:
@@ -101,8 +129,8 @@ class Runner:
         for action in result.actions:
             self.backend.apply(action)
         self.router.write(self.backend.routes())
-        self.status_file.offer(self._content(result), now)
-        self.events.look(result, self.kubelet.pods, seen.leaders, now)
+        self.status_file.offer(self._content(result, seen.leaders), now)
+        self.events.look(result, self.kubelet.pods, seen.leaders, self.router, now)
         self.told(result)
         self._give_up_if_hopeless(result)
         dues = [due for due in (result.wake_at, self.status_file.due) if due is not None]
@@ -143,7 +171,7 @@ class Runner:
             self.router.kill()
             await keeping
 
-    def _content(self, result: Plan) -> dict[str, Any]:
+    def _content(self, result: Plan, leaders: Mapping[int, LeaderView]) -> dict[str, Any]:
         content = self.deployment.to_dict()
         content["metadata"] |= {"uid": self.desired.uid, "generation": self.desired.generation}
         content["status"] = result.status.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -151,18 +179,10 @@ class Runner:
             "pid": os.getpid(),
             "endpoint": self.endpoint,
             "routerPid": self.router.pid,
-            "pods": describe_pods(self.kubelet),
+            "router": describe_router(self.router),
+            "limits": describe_limits(leaders.values()),
+            "names": names_of(self.memory, self.desired.revision),
+            "revisions": self.past.describe(self.deployment),
+            "pods": describe_pods(self.kubelet, leaders),
         }
         return content
-
-
-def with_checkpoint(content: dict[str, Any], wish: Wish) -> InferenceDeployment:
-    """Return the deployment with the checkpoint that is wished for.
-
-    Raises:
-        InvalidDeployment: path or revision can't be written in a deployment.
-    """
-    model = content["spec"]["model"] | {"source": {"path": wish.path}, "revision": wish.revision}
-    written = {key: content[key] for key in ("apiVersion", "kind") if key in content}
-    names = {key: value for key, value in content["metadata"].items() if key not in {"uid", "generation"}}
-    return parse(written | {"metadata": names, "spec": content["spec"] | {"model": model}})

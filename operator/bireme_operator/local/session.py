@@ -4,9 +4,10 @@ import asyncio
 import errno
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import aiohttp
 
@@ -46,9 +47,19 @@ class Place:
         return f"http://{host}:{self.port}"
 
 
+class Audience(Protocol):
+    """Who follows a run."""
+
+    def told(self, plan: Plan) -> None:
+        """Take note of a plan."""
+
+    def say(self, text: str) -> None:
+        """Show people a sentence."""
+
+
 @asynccontextmanager
 async def session(
-    deployment: InferenceDeployment, place: Place, told: Callable[[Plan], None]
+    deployment: InferenceDeployment, place: Place, audience: Audience
 ) -> AsyncIterator[tuple[Runner, RunDir]]:
     """Prepare a run of ``deployment``; the caller calls ``run`` of the runner. Everything is closed at the end.
 
@@ -59,7 +70,7 @@ async def session(
     try:
         _look_at_the_port(place)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-            runner, watcher = _assemble(deployment, place, rundir, http, told)
+            runner, watcher = _assemble(deployment, place, rundir, http, audience)
             try:
                 yield runner, rundir
             finally:
@@ -89,7 +100,7 @@ def _assemble(
     place: Place,
     rundir: RunDir,
     http: aiohttp.ClientSession,
-    told: Callable[[Plan], None],
+    audience: Audience,
 ) -> tuple[Runner, Watcher]:
     clock, news = steady_clock(), asyncio.Event()
     desired = replace(Desired.of(deployment, uid=str(uuid.uuid4())), generation=1)
@@ -115,7 +126,7 @@ def _assemble(
         changed=news.set,
     )
     command = place.router or router_command(rundir, place.host, place.port, deployment.spec.router)
-    router = RouterKeeper(command, rundir.routes, rundir.log("router"), news.set)
+    router = RouterKeeper(command, rundir.routes, rundir.log("router"), news.set, audience.say)
     runner = Runner(
         deployment=deployment,
         desired=desired,
@@ -127,6 +138,6 @@ def _assemble(
         clock=clock,
         news=news,
         endpoint=f"{place.endpoint}/v1",
-        told=told,
+        told=audience.told,
     )
     return runner, watcher

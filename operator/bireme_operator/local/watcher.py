@@ -44,6 +44,7 @@ class Watcher:
         self._clock = clock
         self._changed = changed
         self._tasks: dict[Leader, asyncio.Task[None]] = {}
+        self._said: dict[Leader, tuple[object, ...]] = {}
         self.views: dict[int, LeaderView] = {}
 
     def follow(self, leaders: Iterable[Leader]) -> None:
@@ -51,6 +52,7 @@ class Watcher:
         wanted = set(leaders)
         for leader in self._tasks.keys() - wanted:
             self._tasks.pop(leader).cancel()
+            self._said.pop(leader, None)
             self.views.pop(leader.group, None)
         for leader in wanted - self._tasks.keys():
             self._tasks[leader] = asyncio.get_running_loop().create_task(self._listen(leader))
@@ -91,9 +93,11 @@ class Watcher:
                 yield document
 
     def _hear(self, leader: Leader, document: StateDocument) -> None:
-        before = self.views.get(leader.group)
+        before, said = self.views.get(leader.group), _essence(document)
         self.views[leader.group] = LeaderView(leader.pod, document, self._clock())
-        if before is None or not before.connected or _essence(before.document) != _essence(document):
+        known = self._said.get(leader)
+        if before is None or not before.connected or said != known:
+            self._said[leader] = said
             self._changed()
 
     def _broke(self, leader: Leader) -> None:
@@ -109,4 +113,5 @@ def _essence(document: StateDocument) -> tuple[object, ...]:
     counted = requests if document.draining else requests > 0
     said = (document.state, document.reason, document.message, document.epoch)
     ranks = tuple((stage.stage, rank.rank, rank.pid, rank.phase) for stage in document.stages for rank in stage.ranks)
-    return (*said, document.boot, document.model_revision, document.draining, document.reload, counted, ranks)
+    served = (document.model_revision, document.source, document.limits)
+    return (*said, *served, document.boot, document.draining, document.reload, counted, ranks)

@@ -1,8 +1,10 @@
-"""What `bireme reload` asks of a running `bireme up`: a file in the run directory, then a SIGUSR1.
+"""What the command line asks of a running `bireme up`: a file in the run directory, then a SIGUSR1.
 
-The file is renamed into place before the signal, so `up` reads it whole; the answer is the status.
+Each wish is a file of its own, renamed into place before the signal and taken away by `up`, which obeys in the order of
+asking; two that come at once are both heard. The answer is the status.
 """
 
+import time
 from pathlib import Path
 from signal import SIGUSR1
 from typing import Final
@@ -14,7 +16,7 @@ from bireme_operator.local.rundir import replace_file
 SIGNAL: Final = SIGUSR1
 
 
-class Wish(msgspec.Struct, frozen=True):
+class Wish(msgspec.Struct, frozen=True, tag="reload"):
     """Serve the checkpoint at ``path`` (as the deployment would name it) under the name ``revision``."""
 
     path: str
@@ -22,14 +24,36 @@ class Wish(msgspec.Struct, frozen=True):
     mode: str
 
 
-def write_wish(path: Path, wish: Wish) -> None:
+class Restart(msgspec.Struct, frozen=True, tag="restart"):
+    """Make every group anew, within the limits of a rollout; ``value`` is that of the restart annotation."""
+
+    value: str
+
+
+class RollBack(msgspec.Struct, frozen=True, tag="rollback"):
+    """Want the pods and the checkpoint of an earlier revision again, by its number."""
+
+    number: int
+
+
+AnyWish = Wish | Restart | RollBack
+
+_decoder: msgspec.json.Decoder[AnyWish] = msgspec.json.Decoder(AnyWish)
+
+
+def write_wish(directory: Path, wish: AnyWish) -> None:
     """Put the file into place."""
-    replace_file(path, msgspec.json.encode(wish))
+    replace_file(directory / f"{time.time_ns()}.json", msgspec.json.encode(wish))
 
 
-def read_wish(path: Path) -> Wish | None:
-    """Return what is asked for, None when nothing readable is there."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Wish)
-    except (FileNotFoundError, msgspec.MsgspecError):
-        return None
+def take_wishes(directory: Path) -> list[AnyWish]:
+    """Return what is asked for, oldest first, and take it away; what can't be read was none of ours."""
+    found: list[AnyWish] = []
+    for path in sorted(directory.glob("*.json")):
+        try:
+            found.append(_decoder.decode(path.read_bytes()))
+        except (FileNotFoundError, msgspec.MsgspecError):
+            continue
+        finally:
+            path.unlink(missing_ok=True)
+    return found

@@ -1,17 +1,22 @@
 """What is wanted, in the planner's words: so many groups of so many stages, each pod with this environment."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from functools import cached_property
+from typing import Any, Final, Self
 
 from bireme.api import InferenceDeployment
+from bireme.api.deployment import Spec
 from bireme.api.recovery import RecoveryMode
-from bireme.api.rollout import OnFailure
+from bireme.api.rollout import Canary, OnFailure
 from bireme.names import Annotation, Env
 from bireme_operator.plan.places import Topology
 from bireme_operator.plan.providers import Gang, gang_of, topology_of
 from bireme_operator.plan.rendering import Rendering
+
+HPA_MANAGER: Final = "kube-controller-manager"
+"""Whose name stands in `metadata.managedFields` when a HorizontalPodAutoscaler has scaled an object."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +34,26 @@ class RecoveryPolicy:
 
 
 @dataclass(frozen=True)
+class CanaryPolicy:
+    """`spec.rollout.canary`: ``groups`` go first, and what must be so after ``analysis_s`` for the rest to follow.
+
+    No more than ``failed_share`` of at least ``requests`` requests may fail, and nothing be slower than before by more
+    than ``slowdown``; both are shares, 0.01 is one percent.
+    """
+
+    groups: int = 1
+    analysis_s: float = 600.0
+    requests: int = 100
+    failed_share: float = 0.01
+    slowdown: float = 0.2
+
+
+@dataclass(frozen=True)
 class RolloutPolicy:
     """`spec.rollout`: how many groups more and fewer than wanted there may be, and how many stay as they are.
 
-    After ``deadline_s`` without progress a rollout has failed; ``roll_back`` says what follows.
+    After ``deadline_s`` without progress a rollout has failed; ``roll_back`` says what follows. While a ``canary`` is
+    judged, ``trial`` groups are to be new (see plan/canary.py).
     """
 
     surge: int = 0
@@ -40,6 +61,25 @@ class RolloutPolicy:
     partition: int = 0
     deadline_s: float = 1800.0
     roll_back: bool = True
+    canary: CanaryPolicy | None = None
+    trial: int = 0
+
+
+@dataclass(frozen=True)
+class ScalingPolicy:
+    """`spec.autoscaling`: from ``fewest`` to ``most`` groups, each of which takes ``slots`` requests at a time.
+
+    ``queued`` requests may wait for each, and a first token take ``first_token_s``; None where that is not looked at.
+    A lower need counts after ``calm_s``, and no need at all after ``idle_s`` without a request.
+    """
+
+    fewest: int
+    most: int
+    slots: int
+    queued: int | None = None
+    first_token_s: float | None = None
+    calm_s: float = 300.0
+    idle_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +89,8 @@ class Desired:
     ``reload_mode`` says what becomes of running requests when only the checkpoint changes. ``stopping`` asks for the
     end of everything, gently: all groups are drained and nothing is made anew. ``restart`` is the value of the restart
     annotation: groups made under another are made anew. ``history`` has the renderings of groups still to be changed.
+    ``unavailable_groups`` is `spec.disruption.maxUnavailableGroups`. ``replicas_owner`` is another autoscaler that
+    writes `spec.replicas`, where there are two.
     """
 
     name: str
@@ -69,8 +111,12 @@ class Desired:
     rollout: RolloutPolicy = field(default_factory=RolloutPolicy)
     history: Mapping[str, Rendering] = field(default_factory=dict)
     custom: bool = False
+    unavailable_groups: int = 1
+    spares: int = 0
     gang: Gang = Gang.NONE
     topology: Topology = field(default_factory=Topology)
+    autoscaling: ScalingPolicy | None = None
+    replicas_owner: str = ""
 
     @classmethod
     def of(cls, deployment: InferenceDeployment, uid: str) -> Self:
@@ -103,15 +149,26 @@ class Desired:
                 rollout.partition,
                 rollout.progress_deadline_seconds,
                 roll_back=rollout.on_failure is OnFailure.ROLLBACK,
+                canary=_canary(rollout.canary),
             ),
             drain_timeout_s=rollout.drain_timeout_seconds,
             paused=spec.paused,
             restart=meta.annotations.get(Annotation.RESTART, ""),
+            reload_mode=_reload_mode(meta.annotations.get(Annotation.RELOAD_MODE, "")),
+            unavailable_groups=spec.disruption.max_unavailable_groups,
+            spares=spec.spares,
             gang=gang,
             topology=topology_of(spec.placement),
+            autoscaling=_scaling(spec),
+            replicas_owner=_owner_of_replicas(meta.managed_fields) if spec.autoscaling else "",
         )
 
-    @property
+    @cached_property
+    def source(self) -> str:
+        """Where the checkpoint lies, as a stage sees it."""
+        return self.rendering.source
+
+    @cached_property
     def rendering(self) -> Rendering:
         """What new pods are made of."""
         return Rendering(
@@ -164,3 +221,42 @@ class Desired:
             Env.STAGE: str(stage),
             Env.INCARNATION: str(incarnation),
         }
+
+
+def _canary(canary: Canary | None) -> CanaryPolicy | None:
+    if canary is None:
+        return None
+    return CanaryPolicy(
+        canary.groups,
+        canary.analysis_seconds,
+        canary.min_requests,
+        canary.max_error_percent / 100,
+        canary.max_slowdown_percent / 100,
+    )
+
+
+def _scaling(spec: Spec) -> ScalingPolicy | None:
+    wanted = spec.autoscaling
+    if wanted is None:
+        return None
+    first_token_ms = wanted.target_ttft_milliseconds
+    return ScalingPolicy(
+        wanted.min_replicas,
+        wanted.max_replicas,
+        spec.engine.max_running_requests,
+        wanted.target_queued_requests,
+        None if first_token_ms is None else first_token_ms / 1000,
+        wanted.stabilization_seconds,
+        wanted.idle_to_zero_seconds,
+    )
+
+
+def _owner_of_replicas(managed: Sequence[Mapping[str, Any]]) -> str:
+    """Return the field manager of a HorizontalPodAutoscaler that has set `spec.replicas`, if there is one."""
+    owners = (entry for entry in managed if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}))
+    return next((str(entry["manager"]) for entry in owners if entry.get("manager") == HPA_MANAGER), "")
+
+
+def _reload_mode(written: str) -> str:
+    """Return the mode of the annotation; whatever else stands there lets running requests finish."""
+    return written if written == "restart" else "finish"

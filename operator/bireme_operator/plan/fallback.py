@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from bireme_operator.plan.canary import held_back, note
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.group import Group
+from bireme_operator.plan.judgement import Judgement
 from bireme_operator.plan.memory import Memory, Progress
 from bireme_operator.plan.rollout import is_leaving, track
 
@@ -26,19 +28,24 @@ def gave_up(desired: Desired, memory: Memory) -> Progress | None:
 def target(desired: Desired, memory: Memory) -> Desired:
     """Return what is worked towards now."""
     if gave_up(desired, memory) is None:
-        return desired
+        return held_back(desired, memory)
     good = desired.history.get(memory.good)
     if desired.rollout.roll_back and good is not None:
-        return desired.with_rendering(good)
+        # What is held back by `partition` is what it goes back to: nothing of that holds now.
+        return replace(desired.with_rendering(good), rollout=replace(desired.rollout, partition=0))
     return replace(desired, rollout=replace(desired.rollout, partition=_EVERY_GROUP))
 
 
-def remember_rollout(memory: Memory, groups: Sequence[Group], desired: Desired, now: float) -> Memory:
-    """Note how far the rollout is, and the rendering with which every group serves."""
-    if gave_up(desired, memory) is not None:
+def remember_rollout(
+    memory: Memory, groups: Sequence[Group], wish: Desired, judged: Judgement | None, now: float
+) -> Memory:
+    """Note how far the rollout is, what its canary is worth, and the rendering with which every group serves."""
+    if gave_up(wish, memory) is not None:
         return memory
+    desired = held_back(wish, memory)
     staying = [group for group in groups if not is_leaving(group)]
-    done = bool(staying) and len(staying) == len(groups) == desired.replicas
+    done = bool(staying) and len(staying) == len(groups) == desired.replicas and not desired.rollout.trial
     done = done and all(group.verdict.serving and group.current(desired) for group in groups)
     good = desired.rendering.key if done else memory.good
-    return replace(memory, progress=track(memory.progress, groups, desired, now), good=good)
+    progress = note(track(memory.progress, groups, desired, now), judged, desired, now)
+    return replace(memory, progress=progress, good=good)

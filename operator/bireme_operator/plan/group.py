@@ -6,13 +6,14 @@ the current leader pod; a pod that has exited overrules what anybody says.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from bireme.names import GroupState, Reason
 from bireme.wire.state import StateDocument
 from bireme_operator.plan.desired import Desired
-from bireme_operator.plan.memory import GroupMemory, Purpose
-from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
+from bireme_operator.plan.memory import Failure, GroupMemory, Purpose, generation_key, updated
+from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView, as_it_is
 from bireme_operator.plan.providers import Gang
 from bireme_operator.plan.recovery import making_of, wait_of
 
@@ -66,7 +67,7 @@ class Group:
         """Index of the group inside the deployment."""
         return self.memory.index
 
-    @property
+    @cached_property
     def moving(self) -> bool:
         """Whether the group is to be had elsewhere, because one of its nodes is to be emptied."""
         return any(pod.node_leaving for pod in self.stages.values())
@@ -76,7 +77,7 @@ class Group:
         """Whether the group may serve although nobody hears it: an operator that has just begun hears none."""
         return self.unheard_s is not None and self.unheard_s < DOUBTED_S
 
-    @property
+    @cached_property
     def living(self) -> list[PodView]:
         """All pods that were not asked to go."""
         return [*self.stages.values(), *self.surplus]
@@ -99,7 +100,9 @@ class Group:
             return True
         if any(pod.revision != desired.revision for pod in self.living):
             return True
-        return not self.memory.served and any(pod.model_revision != desired.model_revision for pod in self.living)
+        if self.memory.served:
+            return False
+        return not all(pod.has(desired.model_revision, desired.source) for pod in self.living)
 
     def stale(self, desired: Desired) -> bool:
         """Whether the group serves another checkpoint than wanted, by its own fresh word."""
@@ -114,14 +117,15 @@ def look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) 
     """Gather what is known of one group; ``desired`` is what is wanted of this very group."""
     pods = observed.by_group.get(memory.index, ())
     living = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: pod.incarnation)
-    memory = replace(memory, making=making_of(memory, living, desired))
+    memory = updated(memory, making=making_of(memory, living, desired))
     stages = {pod.stage: pod for pod in living if pod.stage < desired.stages and pod.incarnation >= memory.making}
     surplus = [pod for pod in living if pod not in stages.values()]
     leader = observed.leader(memory.index, stages.get(0))
     if leader is not None and not leader.fresh(now, since=max(pod.started_at for pod in stages.values())):
         leader = replace(leader, connected=False)
     document = leader.document if leader and leader.connected else None
-    memory = replace(memory, halfway_since=_halfway(memory, stages, desired, now))
+    stages = {stage: as_it_is(pod, leader) for stage, pod in stages.items()}
+    memory = updated(memory, halfway_since=_halfway(memory, stages, desired, now))
     verdict = judge(memory, stages, leader, desired, now)
     unheard_s = None if document else _unheard_s(memory, stages, leader, desired, now)
     if memory.index in observed.without_quota and not memory.draining and not memory.failure:
@@ -153,16 +157,34 @@ def remember_seen(group: Group) -> GroupMemory:
     for pod in [*group.living, *group.deleting]:
         highest[pod.stage] = max(highest.get(pod.stage, 0), pod.incarnation)
     if group.document is None:
-        return replace(group.memory, incarnations=highest)
+        return updated(group.memory, incarnations=highest)
     served = group.document
-    return replace(group.memory, incarnations=highest, source=served.source, model_revision=served.model_revision)
+    # Said by the leader before it was ever judged so: a group that serves has requests to finish.
+    epoch = max(group.memory.epoch, served.epoch if served.state == GroupState.SERVING else 0)
+    return updated(
+        group.memory,
+        incarnations=highest,
+        source=served.source,
+        model_revision=served.model_revision,
+        epoch=epoch,
+        refused=_refusal(served) or group.memory.refused,
+    )
+
+
+def _refusal(said: StateDocument) -> Failure | None:
+    """Why the leader could not have the checkpoint of a wish, for as long as that is wanted."""
+    reload = said.reload
+    final = reload.phase == RELOAD_FAILED and reload.final
+    return Failure(Reason.RELOAD_FAILED, _why_not(said), generation_key(reload.wish)) if final else None
 
 
 def remember_verdict(group: Group, now: float) -> GroupMemory:
     """Note since when the group is in its state, and how long it took to serve."""
     known, verdict = group.memory, group.verdict
+    if verdict.state is GroupState.SERVING:
+        known = updated(known, announced=known.model_revision)
     if verdict.state is known.state:
-        return replace(known, epoch=max(known.epoch, verdict.epoch)) if verdict.serving else known
+        return updated(known, epoch=max(known.epoch, verdict.epoch)) if verdict.serving else known
     known = replace(known, state=verdict.state, since=now)
     if verdict.serving:
         total = known.total_s if known.down_since is None else now - known.down_since
@@ -228,12 +250,23 @@ def _as_the_pods_say(memory: GroupMemory, stages: Mapping[int, PodView]) -> Verd
     return Verdict(state, Reason.LOADING, f"stage {', '.join(unready)} is not ready by its own probe")
 
 
-def _failed_to_reload(document: StateDocument, desired: Desired) -> Verdict:
-    """Name the reason that is final for what is wanted now; anything else is tried again."""
-    reload = document.reload
-    final = reload.final and reload.wish == desired.generation
-    message = f"model revision {reload.model_revision}: {reload.message}"
-    return Verdict(GroupState.SERVING, Reason.RELOAD_FAILED if final else Reason.NONE, message, document.epoch)
+def _as_it_serves(memory: GroupMemory, document: StateDocument, desired: Desired) -> Verdict:
+    """Name why a reload has failed if that is final for what is wanted now; otherwise it is tried again."""
+    reload, epoch = document.reload, document.epoch
+    if reload.phase in RELOAD_PHASES:
+        message = f"from model revision {document.model_revision} to {reload.model_revision}"
+        return Verdict(GroupState.RELOADING, RELOAD_PHASES[reload.phase], message, epoch)
+    failed = reload.phase == RELOAD_FAILED
+    if failed and reload.final and reload.wish == desired.generation:
+        return Verdict(GroupState.SERVING, Reason.RELOAD_FAILED, _why_not(document), epoch)
+    if memory.refused and memory.refuses(desired.generation):  # in the words of a leader that is no more
+        return Verdict(GroupState.SERVING, Reason.RELOAD_FAILED, memory.refused.message, epoch)
+    tried_again = failed and not reload.final and document.model_revision != desired.model_revision
+    return Verdict(GroupState.SERVING, Reason.NONE, _why_not(document) if tried_again else "", epoch)
+
+
+def _why_not(document: StateDocument) -> str:
+    return f"model revision {document.reload.model_revision}: {document.reload.message}"
 
 
 def _as_the_leader_says(
@@ -243,11 +276,8 @@ def _as_the_leader_says(
     if leader is not None and leader.connected:
         document = leader.document
         state = _STATES.get(document.state, without)
-        if state is GroupState.SERVING and document.reload.phase in RELOAD_PHASES:
-            message = f"from model revision {document.model_revision} to {document.reload.model_revision}"
-            return Verdict(GroupState.RELOADING, RELOAD_PHASES[document.reload.phase], message, document.epoch)
-        if state is GroupState.SERVING and document.reload.phase == RELOAD_FAILED:
-            return _failed_to_reload(document, desired)
+        if state is GroupState.SERVING:
+            return _as_it_serves(memory, document, desired)
         return Verdict(state, document.reason or Reason.NONE, document.message, document.epoch)
     newest = max(stages.values(), key=lambda pod: pod.started_at)
     if leader is not None and leader.heard_at >= newest.started_at:

@@ -1,14 +1,17 @@
 """What must be remembered between two looks, because no look shows it: deaths, drains, failures, incarnations.
 
-Small and plain on purpose: it is kept in the object's status, so that budgets and backoff survive the operator.
+Small and plain on purpose: it is kept in the object's status, so that budgets and backoff survive the operator. It is
+written before the acts that make it needed, so an operator that dies at any moment leaves a record that is ahead of the
+world, never behind it: an incarnation may be skipped, none is given away twice.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Self
+from typing import Any, Self
 
 from bireme.names import GroupState, Reason
+from bireme_operator.plan.actions import BINDING, Action, AdoptSpare, CreatePod
 
 
 class Purpose(Enum):
@@ -36,6 +39,23 @@ class Failure:
     key: str
 
 
+def generation_key(generation: int) -> str:
+    """Return the key of a failure that the next change of the object ends."""
+    return f"generation {generation}"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The step of its start or recovery that a group is in since ``since``, and how long those before it took.
+
+    ``step`` is empty while the group serves; ``took`` is then that of the last start or recovery, in seconds.
+    """
+
+    step: str = ""
+    since: float = 0.0
+    took: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class GroupMemory:
     """One group. ``counted`` has the deaths already charged, by pod; ``deaths`` are their times, oldest first.
@@ -46,7 +66,9 @@ class GroupMemory:
     ``revision`` is the rendering that the group keeps to until it is rolled, ``restart`` the restart annotation that it
     was made under; both are None while nobody knows. ``making`` is the incarnation that all its stages have together,
     0 for a group whose stages are made anew one by one. ``halfway_since`` is when some stages had a place first, and
-    others not.
+    others not. ``recalled`` is the leader pod that was asked to drain and shall not any more.
+    ``announced`` is the model revision that it was last said to serve, ``refused`` why it keeps to that although
+    another is wanted.
     """
 
     index: int
@@ -70,6 +92,10 @@ class GroupMemory:
     making: int = 0
     floor: int = 0
     halfway_since: float | None = None
+    recalled: str = ""
+    announced: str = ""
+    refused: Failure | None = None
+    timing: Timing = field(default_factory=Timing)
 
     @classmethod
     def new(cls, index: int, now: float, floor: int = 0) -> Self:
@@ -80,15 +106,27 @@ class GroupMemory:
         """Return the highest incarnation that the stage ever had, here or in a group that was before this one."""
         return max(self.incarnations.get(stage, 0), self.floor)
 
+    def refuses(self, generation: int) -> bool:
+        """Whether the group could not have the checkpoint that is wanted by this generation of the object."""
+        return self.refused is not None and self.refused.key == generation_key(generation)
+
     def rolled(self, now: float) -> Self:
         """Return the memory of a group that is to be made anew, of what is wanted then: nothing it did counts on."""
         known = replace(self, draining=None, failure=None, deaths=(), epoch=0, down_since=now, counted={})
-        return replace(known, source="", model_revision="", revision=None, restart=None, halfway_since=None)
+        known = replace(known, source="", model_revision="", announced="", refused=None)
+        return replace(known, revision=None, restart=None, halfway_since=None)
 
     @property
     def served(self) -> bool:
         """Whether the group ever served."""
         return self.epoch > 0
+
+
+def updated(known: GroupMemory, **changes: Any) -> GroupMemory:
+    """Return ``known`` with these changes; itself when there are none, as most looks at most groups see no news."""
+    if all(getattr(known, name) == value for name, value in changes.items()):
+        return known
+    return replace(known, **changes)
 
 
 @dataclass(frozen=True)
@@ -103,7 +141,8 @@ class Transition:
 class Progress:
     """How far the groups have come towards the rendering ``key``. ``since`` is when they last came nearer.
 
-    ``idle`` while nothing is to be changed, ``failed`` has why the rollout was given up.
+    ``idle`` while nothing is to be changed, ``failed`` has why the rollout was given up, ``failed_by`` in one word.
+    ``trial_since`` is when the canary came to serve, ``passed`` has the numbers with which it has passed.
     """
 
     key: str
@@ -111,13 +150,33 @@ class Progress:
     updated: int = 0
     idle: bool = False
     failed: str = ""
+    failed_by: Reason = Reason.PROGRESS_DEADLINE_EXCEEDED
+    trial_since: float | None = None
+    passed: str = ""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The autoscaler's decision: so many ``replicas``, for as long as `spec.replicas` is ``seed``.
+
+    ``lower`` is the most that was needed since ``lower_since``, from when on fewer would have done. ``idle_since`` is
+    when there was no request for the first time, None while there are any.
+    """
+
+    seed: int
+    replicas: int
+    since: float
+    lower_since: float | None = None
+    lower: int = 0
+    idle_since: float | None = None
 
 
 @dataclass(frozen=True)
 class Memory:
     """The whole deployment. ``floor`` is the highest incarnation of any group that is gone.
 
-    ``good`` names the last rendering with which every group served.
+    ``good`` names the last rendering with which every group served. ``sources`` has what each model revision that has
+    served is the name of (see plan/naming.py). ``spares`` is the highest number that a standby pod has had.
     """
 
     groups: Mapping[int, GroupMemory] = field(default_factory=dict)
@@ -125,27 +184,32 @@ class Memory:
     floor: int = 0
     progress: Progress | None = None
     good: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    spares: int = 0
+    scaling: Scaling | None = None
 
 
-def intent(before: Memory, after: Memory) -> Memory | None:
-    """Return what must be kept before a plan is carried out: that groups are drained, or None if none is newly so.
+def intent(after: Memory, actions: Sequence[Action]) -> Memory | None:
+    """Return what must be kept before a plan is carried out, or None when nothing that it does would be missed.
 
-    An operator that ends groups and dies before it could say why would make them again as they were.
+    All of it but one thing: that the pods exist. One that was never made has not died when it is not there.
     """
-    drained = {
-        index: replace(before.groups[index], draining=group.draining)
-        for index, group in after.groups.items()
-        if index in before.groups and group.draining != before.groups[index].draining and group.draining
-    }
-    return replace(before, groups={**before.groups, **drained}) if drained else None
+    if not any(isinstance(action, BINDING) for action in actions):
+        return None
+    return without_pods(after, [action.name for action in actions if isinstance(action, CreatePod | AdoptSpare)])
 
 
 def without_pods(memory: Memory, names: Collection[str]) -> Memory:
     """Return the memory without pods that were planned and could not be made: their absence is no death."""
     if not names:
         return memory
+    missing = frozenset(names)
     groups = {
-        index: replace(group, counted={name: deaths for name, deaths in group.counted.items() if name not in names})
+        index: group if missing.isdisjoint(group.counted) else _without(group, missing)
         for index, group in memory.groups.items()
     }
     return replace(memory, groups=groups)
+
+
+def _without(group: GroupMemory, missing: frozenset[str]) -> GroupMemory:
+    return replace(group, counted={name: deaths for name, deaths in group.counted.items() if name not in missing})

@@ -1,17 +1,22 @@
 """What a backend sees: its pods, and the last word of every leader."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Final
 
 from bireme.wire.state import StateDocument
+from bireme_operator.plan.figures import Figures
 from bireme_operator.plan.places import Needs, NodeView
 
 WATCH_INTERVAL_S: Final = 1.0
 SILENT_AFTER_S: Final = 3 * WATCH_INTERVAL_S
 """A `/watch` that says nothing for three intervals is unknown (design, section 6.2)."""
+
+
+SPARE: Final = -1
+"""Group and stage of a pod that is no stage yet."""
 
 
 class Phase(Enum):
@@ -35,7 +40,9 @@ class PodView:
     stands for nothing. ``node`` is where it runs; ``unplaced`` says that no node takes it (``message`` has why),
     ``node_lost`` that its node is dead by the word of two witnesses, ``node_leaving`` that it is to be emptied. A
     ``gated`` pod is not let to the scheduler yet; ``aim`` is the host name of the node that it was let go for.
-    ``ready`` is the word of its readiness probe, which counts for engines that are not ours.
+    ``ready`` is the word of its readiness probe, which counts for engines that are not ours. ``spare`` is the number of
+    a pod that stands by or did so before it became a stage; ``stands_by``: it was not told yet that it is one.
+    ``source`` is where its checkpoint lies, with which ``model_revision`` it was made.
     """
 
     name: str
@@ -59,6 +66,14 @@ class PodView:
     gated: bool = False
     aim: str = ""
     ready: bool = False
+    source: str = ""
+    spare: int = 0
+    stands_by: bool = False
+
+    def has(self, model_revision: str, source: str) -> bool:
+        """Whether it was made with this checkpoint; where nobody knows the source, the name tells."""
+        same = not self.source or not source or self.source == source
+        return same and self.model_revision == model_revision
 
     @property
     def deaths(self) -> int:
@@ -90,6 +105,9 @@ class Observed:
     ``refusal`` has the backend's words when it can't make pods as they are wanted now, ``without_quota`` what it said
     when there was no room for a whole group, by group index. ``nodes`` are all nodes with what is free on them and
     ``needs`` what a stage asks of one; they are read only when a pod waits at its gate, None where they can't be.
+    ``figures`` is what the routers count, None while nobody judges by it. ``spares`` are the pods that stand by;
+    ``no_more_spares`` says that the backend has no room for another one now. ``conflicts`` names a disruption budget
+    of somebody else that chooses a group's pods too, by group index.
     """
 
     pods: tuple[PodView, ...] = ()
@@ -98,6 +116,10 @@ class Observed:
     without_quota: Mapping[int, str] = field(default_factory=dict)
     nodes: tuple[NodeView, ...] | None = None
     needs: Needs = field(default_factory=Needs)
+    figures: Figures | None = None
+    spares: tuple[PodView, ...] = ()
+    no_more_spares: bool = False
+    conflicts: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def by_group(self) -> Mapping[int, tuple[PodView, ...]]:
@@ -107,7 +129,26 @@ class Observed:
             groups.setdefault(pod.group, []).append(pod)
         return {index: tuple(pods) for index, pods in groups.items()}
 
+    def marked(self, lost: Collection[str], leaving: Collection[str]) -> "Observed":
+        """Return the same with the pods on lost nodes marked, and those whose names are among ``leaving``."""
+
+        def mark(pod: PodView) -> PodView:
+            signs = pod.node in lost, pod.name in leaving
+            return replace(pod, node_lost=signs[0], node_leaving=signs[1]) if any(signs) else pod
+
+        return replace(self, pods=tuple(map(mark, self.pods)), spares=tuple(map(mark, self.spares)))
+
     def leader(self, group: int, pod: PodView | None) -> LeaderView | None:
         """Return the word of this very pod, never that of its predecessor."""
         view = self.leaders.get(group)
         return view if view is not None and pod is not None and view.pod == pod.name else None
+
+
+def as_it_is(pod: PodView, leader: LeaderView | None) -> PodView:
+    """Return a stage that was a spare as one that still waits, unless it was told or its leader has heard of it."""
+    if not pod.spare or pod.told_leader or pod.phase is not Phase.RUNNING:
+        return pod
+    heard = {(said.stage, said.incarnation) for said in leader.document.stages} if leader else set()
+    if leader and (pod.stage == 0 or (pod.stage, pod.incarnation) in heard):
+        return pod
+    return replace(pod, phase=Phase.PENDING, stands_by=True)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bireme_operator.plan.desired import Desired
-from bireme_operator.plan.memory import GroupMemory, Purpose
+from bireme_operator.plan.group import Group
+from bireme_operator.plan.memory import GroupMemory, updated
 from bireme_operator.plan.observed import PodView
 
 
@@ -15,24 +16,32 @@ def settled(memory: GroupMemory, pods: Sequence[PodView], desired: Desired) -> G
     """Give a group that knows no rendering of its own the one of its pods or, without any, the one that is wanted."""
     newest = max((pod for pod in pods if not pod.deleting), key=lambda pod: pod.incarnation, default=None)
     made = newest.revision if newest else desired.revision
-    return replace(
+    return updated(
         memory,
         revision=made if memory.revision is None else memory.revision,
         restart=desired.restart if memory.restart is None else memory.restart,
     )
 
 
-def came_back(known: GroupMemory, pods: Sequence[PodView]) -> bool:
-    """Whether a group that was to be made anew has been, by an operator that ended before it could say so."""
-    if known.draining is None or known.draining.purpose is not Purpose.ROLL:
-        return False
-    living = [pod for pod in pods if not pod.deleting]
-    return bool(living) and all(pod.incarnation > known.incarnation(pod.stage) for pod in living)
+def as_before(new: Sequence[GroupMemory], groups: Sequence[Group], desired: Desired, good: str) -> list[GroupMemory]:
+    """Give new groups the rendering ``good`` of before, as long as fewer than `partition` of the others have it.
+
+    A group that is built because one is to leave its node, or because more are wanted, jumps no rollout.
+    """
+    before = desired.history.get(good)
+    if before is None or before.key == desired.rendering.key:
+        return list(new)
+    staying = [group for group in groups if group.memory.draining is None]
+    old = sum(not group.moving and not group.current(desired) for group in staying)
+    short = max(desired.rollout.partition - old, 0)
+    held = [replace(known, revision=before.revision, model_revision=before.model_revision) for known in new[:short]]
+    return [*held, *new[short:]]
 
 
 def as_wanted(desired: Desired, known: GroupMemory) -> Desired:
     """Return what is wanted of one group: what it was made of, until it is rolled."""
-    held = known.model_revision not in {"", desired.model_revision} and desired.rollout.partition > 0
+    other = known.model_revision not in {"", desired.model_revision}
+    held = other and (desired.rollout.partition > 0 or known.refuses(desired.generation))
     if known.revision in {None, desired.revision} and not held:
         return desired
     return desired.as_made(known.revision or desired.revision, known.model_revision)

@@ -6,12 +6,13 @@ decides; what it refuses after all is taken back by `gates`.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from bireme_operator.plan.quantities import Amounts, written
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-_REPELLING: Final = ("NoSchedule", "NoExecute")
+REPELLING: Final = ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,18 @@ class NodeView:
     labels: Mapping[str, str]
     free: Amounts
     taints: Sequence[Mapping[str, Any]] = ()
+
+    @cached_property
+    def room(self) -> int:
+        """All that is free, of whatever kind: a measure to rank by."""
+        return sum(self.free.values())
+
+    def slots(self, needs: "Needs") -> int:
+        """Return how many pods find room, -1 where none is let on. Hundreds of groups ask for the same in a pass."""
+        known: tuple[Needs, int] | None = self.__dict__.get("_slots")
+        if known is None or known[0] is not needs:
+            known = self.__dict__["_slots"] = (needs, _slots(self, needs) if _suits(self, needs) else -1)
+        return known[1]
 
 
 @dataclass(frozen=True)
@@ -67,13 +80,13 @@ class Search:
 def find(search: Search, nodes: Sequence[NodeView]) -> list[str] | NoRoom:
     """Return a node for each stage, or why there is none."""
     count, needs, topology = search.count, search.needs, search.topology
-    fit = [node for node in nodes if node.labels.get(HOSTNAME) and _suits(node, needs)]
+    fit = [node for node in nodes if node.slots(needs) >= 0 and node.labels.get(HOSTNAME)]
     if topology.exclusive and topology.required:
         fit = [node for node in fit if node.labels.get(topology.required[0]) not in search.taken]
     best: tuple[int, str] = (0, "")
     for keys in _keys(topology):
         for name, domain in _domains(fit, keys, search.beside):
-            slots = {node.name: _slots(node, needs) for node in domain}
+            slots = {node.name: node.slots(needs) for node in domain}
             if sum(slots.values()) >= count:
                 return _spread(count, slots)
             best = max(best, (sum(slots.values()), name))
@@ -99,7 +112,7 @@ def _domains(
             domains.setdefault(tuple(node.labels[key] for key in keys), []).append(node)
     home = {tuple(node.labels.get(key, "") for key in keys) for node in beside}
     possible = [(values, found) for values, found in domains.items() if not home or home == {values}]
-    ranked = sorted(possible, key=lambda one: (sum(sum(node.free.values()) for node in one[1]), one[0]))
+    ranked = sorted(possible, key=lambda one: (sum(node.room for node in one[1]), one[0]))
     return [("/".join(values), found) for values, found in ranked]
 
 
@@ -115,12 +128,13 @@ def _spread(count: int, slots: Mapping[str, int]) -> list[str]:
 
 
 def _suits(node: NodeView, needs: Needs) -> bool:
-    tolerated = all(_tolerated(taint, needs.tolerations) for taint in node.taints if taint["effect"] in _REPELLING)
+    tolerated = all(tolerates(taint, needs.tolerations) for taint in node.taints if taint["effect"] in REPELLING)
     chosen = all(node.labels.get(key) == value for key, value in needs.selector.items())
     return tolerated and chosen and (not needs.terms or any(_meets(node, term) for term in needs.terms))
 
 
-def _tolerated(taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]]) -> bool:
+def tolerates(taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a pod with these tolerations is not kept off by this taint."""
     return any(
         one.get("key") in {None, "", taint["key"]}
         and one.get("effect") in {None, "", taint["effect"]}
@@ -132,6 +146,14 @@ def _tolerated(taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]
 def _meets(node: NodeView, term: Mapping[str, Any]) -> bool:
     by_name = all(_holds(one, {"metadata.name": node.name}) for one in term.get("matchFields") or ())
     return by_name and all(_holds(one, node.labels) for one in term.get("matchExpressions") or ())
+
+
+def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
+    """Whether a label selector chooses an object with these labels; one without any condition chooses all."""
+    if selector is None:
+        return False
+    named = all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
+    return named and all(_holds(one, labels) for one in selector.get("matchExpressions") or ())
 
 
 def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

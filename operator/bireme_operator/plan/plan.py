@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bireme.api.status import Status
-from bireme_operator.plan.actions import Action, CreatePod, DeletePod
+from bireme_operator.plan.actions import Action, AdoptSpare, CreatePod, DeletePod, made_by_group
+from bireme_operator.plan.canary import assess, held_back
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.drain import drain, handover_times
 from bireme_operator.plan.fallback import gave_up, remember_rollout, target
@@ -16,14 +17,18 @@ from bireme_operator.plan.gang import clear, fence, repair
 from bireme_operator.plan.gates import RETRY_S, STUCK_S, allot
 from bireme_operator.plan.group import Group, look, remember_seen, remember_verdict
 from bireme_operator.plan.leader import introduce
-from bireme_operator.plan.memory import Draining, GroupMemory, Memory, Purpose
+from bireme_operator.plan.memory import Draining, GroupMemory, Memory, Purpose, updated
+from bireme_operator.plan.naming import bound, remember_names
 from bireme_operator.plan.news import News, news
 from bireme_operator.plan.observed import SILENT_AFTER_S, WATCH_INTERVAL_S, Observed
-from bireme_operator.plan.own import as_wanted, came_back, settled
+from bireme_operator.plan.own import as_before, as_wanted, settled
+from bireme_operator.plan.recall import taken_back, undrain
 from bireme_operator.plan.recovery import charge, wait_of
 from bireme_operator.plan.reload import to_reload
 from bireme_operator.plan.rollout import deadline, to_roll
-from bireme_operator.plan.scale import to_add, to_remove
+from bireme_operator.plan.scale import no_room_times, to_add, to_remove
+from bireme_operator.plan.spares import become, with_spares
+from bireme_operator.plan.timing import remember_timing
 from bireme_operator.status import describe
 
 
@@ -43,6 +48,7 @@ class Plan:
 
 def plan(wish: Desired, observed: Observed, memory: Memory, now: float) -> Plan:
     """Plan one pass. ``memory`` is what the previous pass left (kept in status)."""
+    wish, name_taken = bound(wish, memory)
     desired = target(wish, memory)
     groups = [_look(known, desired, observed, now) for known in _charged(desired, observed, memory, now)]
     actions: list[Action] = []
@@ -52,17 +58,29 @@ def plan(wish: Desired, observed: Observed, memory: Memory, now: float) -> Plan:
         groups = list(allotted.groups)
         actions = [action for group in groups for action in _steps(group, desired, now)]
         actions += [*allotted.lifts, *to_reload(groups, desired)]
-    after = _remember(remember_rollout(memory, groups, wish, now), groups, actions, now)
-    status, conditions = describe(wish, groups, after, now, observed.refusal)
+        spared = with_spares(actions, groups, desired, observed, memory.spares)
+        actions, memory = list(spared.actions), replace(memory, spares=spared.highest)
+    judged = assess(held_back(wish, memory), memory, groups, observed.figures, now)
+    after = _remember(remember_rollout(memory, groups, wish, judged, now), groups, actions, now)
+    status, conditions = describe(
+        wish,
+        groups,
+        after,
+        now,
+        refusal=observed.refusal,
+        name_taken=name_taken,
+        canary=judged,
+        conflicts=observed.conflicts,
+    )
     if target(wish, after) != desired:
-        dues = [now]  # a rollout was given up just now
+        dues = [now]  # a rollout was given up just now, or its canary has passed
     else:
         dues = [*_deadlines(groups, desired, observed, now), *_rollout_deadline(wish, after, now)]
     return Plan(
         tuple(actions),
         status,
-        tuple(news(memory, after, actions)),
-        replace(after, conditions=conditions),
+        tuple(news(memory, after, actions, {group.index: group.verdict for group in groups})),
+        replace(after, conditions=conditions, sources=remember_names(memory.sources, groups)),
         min(dues, default=None),
     )
 
@@ -72,8 +90,6 @@ def _charged(desired: Desired, observed: Observed, memory: Memory, now: float) -
     for index in sorted(memory.groups.keys() | observed.by_group.keys()):
         pods = observed.by_group.get(index, ())
         known = memory.groups.get(index) or GroupMemory.new(index, now)
-        if came_back(known, pods):
-            known = known.rolled(now)
         if pods or not known.draining:
             yield settled(charge(known, pods, as_wanted(desired, known), now), pods, desired)
         elif known.draining.purpose is Purpose.ROLL:
@@ -88,16 +104,25 @@ def _rollout_deadline(wish: Desired, memory: Memory, now: float) -> Iterator[flo
 
 def _look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) -> Group:
     group = look(memory, as_wanted(desired, memory), observed, now)
-    return replace(group, memory=remember_seen(group))
+    memory = remember_seen(group)
+    return group if memory is group.memory else replace(group, memory=memory)
 
 
 def _decide(groups: Sequence[Group], desired: Desired, observed: Observed, memory: Memory, now: float) -> list[Group]:
     """Make the choices that concern several groups: which are to be, to go, to be rolled."""
+    kept = {group.index: group.stages[0].name for group in taken_back(groups, desired)}
+    groups = [
+        _look(replace(group.memory, draining=None, recalled=kept[group.index]), desired, observed, now)
+        if group.index in kept
+        else group
+        for group in groups
+    ]
     floor = _floor(memory, groups)
     new = [GroupMemory.new(index, now, floor) for index in to_add(groups, desired)]
+    new = as_before(new, groups, desired, memory.good)
     groups = [*groups, *(_look(settled(known, (), desired), desired, observed, now) for known in new)]
     leave = Draining(now, Purpose.STOP if desired.stopping else Purpose.SCALE_DOWN)
-    drains = dict.fromkeys(to_remove(groups, desired), leave)
+    drains = dict.fromkeys(to_remove(groups, desired, now), leave)
     rest = [group for group in groups if group.index not in drains]
     drains |= {index: Draining(now, purpose) for index, purpose in to_roll(rest, desired).items()}
     return [
@@ -115,26 +140,33 @@ def _steps(group: Group, wish: Desired, now: float) -> Iterator[Action]:
     elif group.memory.failure:
         yield from clear(group)
     else:
+        yield from undrain(group)
         yield from fence(group)
         yield from repair(group, desired, now)
-        yield from introduce(group)
+        if not desired.custom:
+            yield from introduce(group)
+        yield from become(group, desired)
 
 
 def _remember(memory: Memory, groups: Sequence[Group], actions: Sequence[Action], now: float) -> Memory:
-    made = [action for action in actions if isinstance(action, CreatePod)]
+    made = made_by_group(actions)
     ended = frozenset(action.name for action in actions if isinstance(action, DeletePod))
     kept = {}
     for group in groups:
-        own = [pod for pod in made if pod.group == group.index]
-        kept[group.index] = replace(
-            remember_verdict(group, now),
+        own = made.get(group.index, ())
+        kept[group.index] = updated(
+            remember_timing(group, remember_verdict(group, now), now),
             incarnations={**group.memory.incarnations, **{pod.stage: pod.incarnation for pod in own}},
             # From here on its absence is a death, even if nobody ever sees it.
-            counted={**group.memory.counted, **{pod.name: 0 for pod in own}},
+            counted={**group.memory.counted, **{pod.name: _deaths(pod) for pod in own}},
             leaving=group.memory.leaving | (ended & group.memory.counted.keys()),
             last_death=_lost_nodes(group) or group.memory.last_death,
         )
     return replace(memory, groups=kept, floor=_floor(memory, groups))
+
+
+def _deaths(made: CreatePod | AdoptSpare) -> int:
+    return made.deaths if isinstance(made, AdoptSpare) else 0
 
 
 def _lost_nodes(group: Group) -> str:
@@ -150,6 +182,7 @@ def _floor(memory: Memory, groups: Sequence[Group]) -> int:
 
 def _deadlines(groups: Sequence[Group], desired: Desired, observed: Observed, now: float) -> Iterator[float]:
     """The moments at which this look would be judged otherwise although nothing happened."""
+    yield from no_room_times(groups, now)
     for group in groups:
         if group.document is not None:
             yield observed.leaders[group.index].heard_at + SILENT_AFTER_S

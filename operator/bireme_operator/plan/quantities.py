@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 _SUFFIXES: Final[Mapping[str, Decimal]] = {
@@ -21,7 +22,13 @@ Amounts = Mapping[str, int]
 
 def thousandths(quantity: object) -> int:
     """Return a quantity in thousandths, rounded up; what can't be read counts as nothing."""
-    shape = _SHAPE.fullmatch(str(quantity).strip())
+    return _thousandths(str(quantity))
+
+
+@lru_cache(maxsize=1024)
+def _thousandths(quantity: str) -> int:
+    """A cluster has many pods and few quantities."""
+    shape = _SHAPE.fullmatch(quantity.strip())
     if shape is None or shape[2] not in _SUFFIXES:
         return 0
     scaled = Decimal(shape[1]) * _SUFFIXES[shape[2]] * 1000

@@ -11,7 +11,7 @@ from typing import Final
 
 from bireme.names import Exit, Reason
 from bireme_operator.plan.desired import Desired, RecoveryPolicy
-from bireme_operator.plan.memory import Failure, GroupMemory
+from bireme_operator.plan.memory import Failure, GroupMemory, generation_key, updated
 from bireme_operator.plan.observed import Phase, PodView
 
 CRASH_LOOP_RESTARTS: Final = 3
@@ -88,9 +88,9 @@ def charge(memory: GroupMemory, pods: Sequence[PodView], desired: Desired, now: 
     memory = _forgive(memory, desired)
     present = {pod.name: pod for pod in pods if not pod.deleting}
     vanished = set(memory.counted) - {pod.name for pod in pods} - memory.leaving
-    memory = replace(memory, leaving=memory.leaving & present.keys())
+    memory = updated(memory, leaving=memory.leaving & present.keys())
     if memory.failure or memory.draining:
-        return replace(memory, counted={name: pod.deaths for name, pod in present.items()})
+        return updated(memory, counted={name: pod.deaths for name, pod in present.items()})
     new = {name: pod.deaths - memory.counted.get(name, 0) for name, pod in present.items()}
     deaths = sum(new.values()) + len(vanished)
     if desired.recovery.whole:
@@ -99,14 +99,14 @@ def charge(memory: GroupMemory, pods: Sequence[PodView], desired: Desired, now: 
         f"pod {name} is gone" for name in sorted(vanished)
     ]
     keep = max(desired.recovery.budget + 1, _KEPT_DEATHS)
-    memory = replace(
+    memory = updated(
         memory,
         counted={name: pod.deaths for name, pod in present.items()},
         deaths=(*memory.deaths, *[now] * deaths)[-keep:],
         last_death=last[-1] if last else memory.last_death,
         restarts=memory.restarts + deaths,
     )
-    return replace(memory, failure=_final(present.values(), desired) or _over_budget(memory, desired, now))
+    return updated(memory, failure=_final(present.values(), desired) or _over_budget(memory, desired, now))
 
 
 def _forgive(memory: GroupMemory, desired: Desired) -> GroupMemory:
@@ -119,15 +119,15 @@ def _key(reason: Reason, desired: Desired) -> str:
     """Name what must change before another try makes sense."""
     restart = f", restart {desired.restart}" if desired.restart else ""
     if reason is Reason.BUDGET_EXHAUSTED:
-        return f"generation {desired.generation}{restart}"
-    return f"revision {desired.revision}, checkpoint {desired.model_revision}{restart}"
+        return f"{generation_key(desired.generation)}{restart}"
+    return f"revision {desired.revision}, checkpoint {desired.model_revision} at {desired.source}{restart}"
 
 
 def _final(pods: Iterable[PodView], desired: Desired) -> Failure | None:
-    wanted = (desired.revision, desired.model_revision)
     for pod in pods:
         reason = _FINAL.get(pod.exit_code or 0)
-        if pod.phase is not Phase.RUNNING and reason and (pod.revision, pod.model_revision) == wanted:
+        wanted = pod.revision == desired.revision and pod.has(desired.model_revision, desired.source)
+        if pod.phase is not Phase.RUNNING and reason and wanted:
             return Failure(reason, _last_words(pod), _key(reason, desired))
     return None
 

@@ -7,11 +7,10 @@ posted to it again before the wish itself is a new one; the others keep theirs t
 from collections.abc import Sequence
 from typing import Final
 
-from bireme.names import Env
 from bireme.wire.state import ReloadRequest
 from bireme_operator.plan.actions import ReloadGroup
 from bireme_operator.plan.desired import Desired
-from bireme_operator.plan.group import RELOAD_FAILED, RELOAD_PHASES, Group
+from bireme_operator.plan.group import RELOAD_PHASES, Group
 from bireme_operator.plan.rollout import is_leaving
 
 LONGEST_FINISH_S: Final = 60.0
@@ -24,30 +23,25 @@ def to_reload(groups: Sequence[Group], desired: Desired) -> list[ReloadGroup]:
     under_way = [group for group in staying if group.document and group.document.reload.phase in RELOAD_PHASES]
     if under_way:
         return [_reload(group, desired) for group in under_way if _goes_elsewhere(group, desired)]
-    if any(_refuses(group, desired) for group in staying) or any(not group.verdict.serving for group in staying):
+    refused = any(group.memory.refuses(desired.generation) for group in staying)
+    if refused or any(not group.verdict.serving for group in staying):
         return []
     stale = [group for group in staying if group.memory.draining is None and group.stale(desired)]
     stale = [group for group in stale if not group.outdated(desired)]
     ranked = sorted(stale, key=lambda group: (group.running_requests, group.index))
-    return [_reload(group, desired) for group in ranked[: len(ranked) - desired.rollout.partition][:1]]
+    return [_reload(group, desired) for group in ranked[: max(len(ranked) - desired.rollout.partition, 0)][:1]]
 
 
 def _goes_elsewhere(group: Group, desired: Desired) -> bool:
     assert group.document is not None
-    return group.document.reload.model_revision != desired.model_revision
-
-
-def _refuses(group: Group, desired: Desired) -> bool:
-    if group.document is None:
-        return False
     reload = group.document.reload
-    same = reload.wish == desired.generation and reload.model_revision == desired.model_revision
-    return reload.phase == RELOAD_FAILED and reload.final and same
+    elsewhere = bool(reload.source and desired.source) and reload.source != desired.source
+    return elsewhere or reload.model_revision != desired.model_revision
 
 
 def _reload(group: Group, desired: Desired) -> ReloadGroup:
     request = ReloadRequest(
-        source=desired.environment.get(Env.MODEL_PATH, ""),
+        source=desired.source,
         model_revision=desired.model_revision,
         mode=desired.reload_mode,
         deadline_s=min(desired.drain_timeout_s, LONGEST_FINISH_S),

@@ -7,6 +7,7 @@ be. Old renderings are kept by the backend; the planner is given those that it m
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 from bireme.api.deployment import Spec
@@ -43,9 +44,14 @@ class Rendering:
         )
 
     @property
+    def source(self) -> str:
+        """Where the checkpoint lies, as a stage sees it."""
+        return self.environment.get(Env.MODEL_PATH, "")
+
+    @cached_property
     def key(self) -> str:
         """A short name of pods and checkpoint together."""
-        checkpoint = f"{self.model_revision}\0{self.environment.get(Env.MODEL_PATH, '')}"
+        checkpoint = f"{self.model_revision}\0{self.source}"
         return f"{self.revision}-{hashlib.sha256(checkpoint.encode()).hexdigest()[:6]}"
 
 

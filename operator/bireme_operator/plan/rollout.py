@@ -20,15 +20,25 @@ def is_leaving(group: Group) -> bool:
 
 
 def outdated(groups: Sequence[Group], desired: Desired) -> list[Group]:
-    """Return the groups that are still to be made anew, unready ones first, those that stay by `partition` left out."""
+    """Return the groups that are still to be made anew, unready ones first, those that stay by `partition` left out.
+
+    One that is to leave its node does not stay: its successor does, in its place.
+    """
     found = [group for group in groups if group.memory.draining is None and group.outdated(desired)]
+    if desired.rollout.partition:
+        found = [group for group in found if not group.moving]
     ranked = sorted(found, key=lambda group: (group.verdict.serving, group.running_requests, group.index))
     return ranked[: max(len(ranked) - desired.rollout.partition, 0)]
 
 
 def surge(groups: Sequence[Group], desired: Desired) -> int:
-    """Return how many groups there may be above `spec.replicas` now: as many as still serve what is outdated."""
-    return min(desired.rollout.surge, sum(group.verdict.serving for group in outdated(groups, desired)))
+    """Return how many groups there may be above `spec.replicas` now: as many as still serve what is outdated.
+
+    A canary that has no room among them, because all others stay, is one of these.
+    """
+    rollout = desired.rollout
+    beside = rollout.trial - (desired.replicas - rollout.partition) if rollout.trial else 0
+    return min(rollout.surge, max(beside, sum(group.verdict.serving for group in outdated(groups, desired))))
 
 
 def to_roll(groups: Sequence[Group], desired: Desired) -> dict[int, Purpose]:
@@ -59,7 +69,7 @@ def track(known: Progress | None, groups: Sequence[Group], desired: Desired, now
     """Note whether the groups have come nearer to what is wanted since the last look, and whether it is given up."""
     staying = [group for group in groups if not is_leaving(group)]
     updated = sum(group.verdict.serving and group.current(desired) for group in staying)
-    aim = max(desired.replicas - desired.rollout.partition, 0)
+    aim = desired.rollout.trial or max(desired.replicas - desired.rollout.partition, 0)
     idle = desired.paused or desired.stopping or updated >= aim or not staying
     if known is None or known.key != desired.rendering.key:
         return Progress(desired.rendering.key, now, updated, idle)

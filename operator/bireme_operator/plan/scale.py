@@ -5,24 +5,29 @@ then the one with the fewest requests, then the youngest index. A group that is 
 another takes its place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
+from bireme.names import GroupState
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.group import Group
 from bireme_operator.plan.rollout import is_leaving, surge
+
+NO_ROOM_S: Final = 30.0
+"""A successor that has found no place for so long is not waited for any longer, as far as `disruption` allows."""
 
 
 def wanted_count(groups: Sequence[Group], desired: Desired) -> int:
     """Return how many groups there should be: more than `spec.replicas` while any is to be had elsewhere or anew.
 
-    They are built before the others go, so a cordon costs no capacity; where there is no room, nothing goes.
+    They are built before the others go, so a cordon costs no capacity where there is room.
     """
     staying = [group for group in groups if not is_leaving(group)]
-    moving = any(group.moving for group in staying)
-    return desired.replicas + max(int(moving), surge(staying, desired)) * (desired.replicas > 0)
+    moving = min(sum(group.moving for group in staying), max(desired.unavailable_groups, 1))
+    return desired.replicas + max(moving, surge(staying, desired)) * (desired.replicas > 0)
 
 
-def to_remove(groups: Sequence[Group], desired: Desired) -> list[int]:
+def to_remove(groups: Sequence[Group], desired: Desired, now: float) -> list[int]:
     """Return the groups to drain, least useful first, so that no more than are wanted stay."""
     staying = [group for group in groups if not is_leaving(group)]
     ranked = sorted(
@@ -38,15 +43,47 @@ def to_remove(groups: Sequence[Group], desired: Desired) -> list[int]:
     if desired.replicas and any(group.in_doubt for group in staying):
         return []  # who is the least useful is known in a moment
     excess = len(staying) - wanted_count(groups, desired)
-    return [group.index for group in ranked[:excess]] if excess > 0 else _moved(ranked, desired)
+    if excess > 0:
+        return [group.index for group in ranked[:excess]]
+    return _moved(ranked, desired) or _stopped(ranked, desired, now)
 
 
 def _moved(ranked: Sequence[Group], desired: Desired) -> list[int]:
-    """Return the group whose successor serves: one at a time, and only while every other group serves."""
-    movers = [group.index for group in ranked if group.moving]
-    others = [group for group in ranked if not group.moving]
-    built = len(ranked) > desired.replicas and others and all(group.verdict.serving for group in others)
-    return movers[:1] if built else []
+    """Return the groups whose successors serve: as many as the others can do without."""
+    spare = sum(group.verdict.serving for group in ranked) - desired.replicas
+    gone: list[int] = []
+    for group in ranked:
+        if group.moving and spare >= group.verdict.serving:
+            spare -= group.verdict.serving
+            gone.append(group.index)
+    return gone
+
+
+def _stopped(ranked: Sequence[Group], desired: Desired, now: float) -> list[int]:
+    """Return the groups to stop although no successor serves: nobody has room for it, and the budget has.
+
+    What they leave is on a node that is to be emptied, so it is no room for others; the successor waits on.
+    """
+    serving = sum(group.verdict.serving for group in ranked)
+    waiting = sum(_lacks_room(group, now) for group in ranked)
+    allowed = min(desired.unavailable_groups - (desired.replicas - serving), serving - 1, waiting)
+    movers = [group.index for group in ranked if group.moving and group.verdict.serving]
+    return movers[: max(allowed, 0)]
+
+
+def _lacks_room(group: Group, now: float) -> bool:
+    return _is_pending(group) and now - group.memory.since >= NO_ROOM_S
+
+
+def _is_pending(group: Group) -> bool:
+    is_new = not group.moving and not group.memory.served
+    return is_new and group.verdict.state is group.memory.state is GroupState.PENDING
+
+
+def no_room_times(groups: Sequence[Group], now: float) -> Iterator[float]:
+    """Yield when a successor that waits for room will have waited long enough."""
+    if any(group.moving for group in groups):
+        yield from (until for group in groups if _is_pending(group) and (until := group.memory.since + NO_ROOM_S) > now)
 
 
 def to_add(groups: Sequence[Group], desired: Desired) -> list[int]:

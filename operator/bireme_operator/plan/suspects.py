@@ -15,9 +15,19 @@ SLOW_START_S: Final = 10.0
 """Most images are there within it; after it the node's Lease is worth a look each second."""
 
 
-def suspects(observed: Observed, now: float) -> frozenset[str]:
-    """Return the names of the nodes in doubt."""
-    return frozenset(node for pods in observed.by_group.values() for node in _of_group(pods, observed, now) if node)
+def suspects(observed: Observed, now: float, *, custom: bool = False) -> frozenset[str]:
+    """Return the names of the nodes in doubt. A ``custom`` engine has no leader to hear; its pods' probes speak."""
+    idle = {pod.node for pod in observed.spares if pod.phase is Phase.RUNNING and not pod.ready and not pod.deleting}
+    of_group = _of_foreign if custom else _of_group
+    doubted = {node for pods in observed.by_group.values() for node in of_group(pods, observed, now)}
+    return frozenset(doubted | idle) - {""}
+
+
+def _of_foreign(pods: tuple[PodView, ...], _: Observed, now: float) -> Iterator[str]:
+    for pod in pods:
+        slow = pod.phase is Phase.PENDING and now - pod.started_at >= SLOW_START_S
+        if not pod.deleting and (slow or (pod.phase is Phase.RUNNING and not pod.ready)):
+            yield pod.node
 
 
 def _of_group(pods: tuple[PodView, ...], observed: Observed, now: float) -> Iterator[str]:

@@ -13,6 +13,7 @@ from bireme.api.local import WORKER_CONTAINER
 from bireme.names import Env, Label, Port
 from bireme_operator.plan.actions import CreatePod
 from bireme_operator.plan.paths import CLAIM_MOUNT
+from bireme_operator.plan.places import HOSTNAME
 from bireme_operator.render.errors import InvalidTemplate
 from bireme_operator.render.gang import gang_of_pod
 from bireme_operator.render.merge import merge
@@ -113,9 +114,21 @@ def _spec(made: CreatePod, owner: Owner, spec: Spec, image: str, token_secret: s
             {"key": f"node.kubernetes.io/{trouble}", "operator": "Exists", "effect": "NoExecute"}
             for trouble in ("not-ready", "unreachable")
         ],
+        "affinity": {"podAntiAffinity": _not_beside_its_predecessor(made, owner)},
         "containers": [_worker(made, owner, spec, image)],
         "volumes": _volumes(made, spec, token_secret),
     }
+
+
+def _not_beside_its_predecessor(made: CreatePod, owner: Owner) -> Object:
+    """Keep a stage away from a dead node, which is the emptiest of all until Kubernetes itself knows and taints it.
+
+    The pod that was lost stands there as long as nobody has heard that it ended; a node that returns is free again.
+    """
+    stage = {Label.DEPLOYMENT.value: owner.name, Label.GROUP_INDEX.value: str(made.group)}
+    stage[Label.STAGE.value] = str(made.stage)
+    term = {"labelSelector": {"matchLabels": stage}, "topologyKey": HOSTNAME}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
 def _custom(made: CreatePod, owner: Owner, spec: Spec) -> Object:

@@ -1,14 +1,22 @@
 """Keeps one disruption budget for each group that has served, until its pods are gone."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from bireme.names import Label
 from bireme_operator.kube.client import Kube
-from bireme_operator.kube.errors import Conflict, NotFound
+from bireme_operator.kube.errors import AlreadyExists, Conflict, NotFound
 from bireme_operator.kube.resources import BUDGETS
-from bireme_operator.render.budgets import budget_name, render_budget
+from bireme_operator.plan.places import selects
+from bireme_operator.render.budgets import budget_name, is_budget_of, pod_labels, render_budget
 from bireme_operator.render.owned import Owner
+from bireme_operator.shell.errands import Errands
+
+_AT_ONCE: Final = 8
+_ERRAND: Final = "budgets"
 
 
 @dataclass
@@ -17,28 +25,76 @@ class Budgets:
 
     kube: Kube
     owner: Owner
+    errands: Errands
+    conflicts: Mapping[int, str] = field(default_factory=dict)
+    """Somebody else's budget that chooses a group's pods too, by group: the Eviction API then refuses to judge."""
     _known: dict[int, tuple[str, int]] = field(default_factory=dict)
+    _others: list[Mapping[str, Any]] = field(default_factory=list)
 
     async def look(self) -> None:
         """Read live which there are."""
-        selector = f"{Label.DEPLOYMENT}={self.owner.name},{Label.GROUP_INDEX}"
-        found = await self.kube.list(BUDGETS, self.owner.namespace, selector)
+        await self.errands.finish(_ERRAND)
+        found = await self.kube.list(BUDGETS, self.owner.namespace)
+        ours = [one for one in found["items"] if is_budget_of(self.owner, one)]
         self._known = {
             int(one["metadata"]["labels"][Label.GROUP_INDEX]): (one["metadata"]["uid"], one["spec"]["minAvailable"])
-            for one in found["items"]
+            for one in ours
         }
+        self._others = [one for one in found["items"] if one not in ours]
 
-    async def keep(self, groups: Mapping[int, int]) -> None:
-        """Make those that are missing, delete those whose group is gone. ``groups`` has sizes, 0 without a budget."""
-        for index, stages in sorted(groups.items()):
-            if stages and self._known.get(index, ("", 0))[1] != stages:
-                made = await self.kube.apply(render_budget(self.owner, index, stages))
-                self._known[index] = made["metadata"]["uid"], stages
-        for index in self._known.keys() - groups.keys():
-            await self._delete(index, self._known.pop(index)[0])
+    def keep(self, groups: Mapping[int, int], labels: Mapping[str, str]) -> None:
+        """Begin to make those that are missing, and to delete those whose group is gone.
 
-    async def _delete(self, index: int, uid: str) -> None:
+        ``groups`` has sizes, 0 without a budget; ``labels`` are those that the template gives the pods.
+        """
+        self.conflicts = {
+            index: name for index, stages in groups.items() if stages and (name := self._conflict(index, labels))
+        }
+        if _ERRAND in self.errands:
+            return  # its end asks for another visit
+        changes = [
+            self._make(index, stages)
+            for index, stages in sorted(groups.items())
+            if stages and self._known.get(index, ("", 0))[1] != stages
+        ]
+        changes += [self._delete(index) for index in self._known.keys() - groups.keys()]
+        if changes:
+            self.errands.begin(_ERRAND, _side_by_side(changes))
+
+    def _conflict(self, group: int, labels: Mapping[str, str]) -> str:
+        pods = pod_labels(self.owner, group, labels) if self._others else ()
+        chosen = (one for one in self._others if any(selects(one["spec"].get("selector"), pod) for pod in pods))
+        return next((str(one["metadata"]["name"]) for one in chosen), "")
+
+    async def _make(self, index: int, stages: int) -> None:
+        budget = render_budget(self.owner, index, stages)
         try:
+            made = await (self.kube.apply(budget) if index in self._known else self.kube.create(budget))
+        except AlreadyExists:
+            made = await self.kube.apply(budget)
+        self._known[index] = made["metadata"]["uid"], stages
+
+    async def _delete(self, index: int) -> None:
+        uid, _ = self._known[index]
+        with suppress(NotFound, Conflict):
             await self.kube.delete(BUDGETS, self.owner.namespace, budget_name(self.owner, index), uid=uid)
-        except (NotFound, Conflict):
-            return
+        del self._known[index]
+
+
+async def _side_by_side(changes: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run them, a few at a time; the first that fails leaves the others for the next time."""
+    left = iter(changes)
+
+    async def work() -> None:
+        for change in left:
+            await change
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_AT_ONCE):
+                tasks.create_task(work())
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    finally:
+        for change in left:
+            change.close()

@@ -9,22 +9,36 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 
 from bireme.api import InferenceDeployment
 from bireme.api.deployment import Spec
 from bireme.api.document import parse
+from bireme.api.engine import EngineType
 from bireme.api.errors import InvalidDeployment
 from bireme.api.rollout import OnCordon
-from bireme.names import Label, Port
-from bireme.wire.routes import Route, Routes
+from bireme.names import Event
+from bireme.wire.routes import Routes
 from bireme_operator.kube.client import Kube
 from bireme_operator.kube.errors import Refused
-from bireme_operator.kube.resources import PODS
 from bireme_operator.local.watcher import Leader, Watcher
-from bireme_operator.plan.actions import Action, CreatePod, DeletePod, DrainGroup, LiftGate, ReloadGroup, TellLeader
+from bireme_operator.plan.actions import (
+    Action,
+    Become,
+    CreatePod,
+    DeletePod,
+    DrainGroup,
+    LiftGate,
+    ReloadGroup,
+    TellLeader,
+    UndrainGroup,
+)
+from bireme_operator.plan.autoscale import Scaled, autoscaled
+from bireme_operator.plan.canary import trial_of, weights
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.memory import Memory, intent, without_pods
-from bireme_operator.plan.observed import Observed, Phase
+from bireme_operator.plan.news import News
+from bireme_operator.plan.observed import SPARE, Observed, Phase
 from bireme_operator.plan.own import as_wanted
 from bireme_operator.plan.places import Needs, NodeView
 from bireme_operator.plan.plan import Plan, plan
@@ -32,16 +46,22 @@ from bireme_operator.plan.providers import Gang
 from bireme_operator.plan.suspects import suspects
 from bireme_operator.render.errors import InvalidTemplate
 from bireme_operator.render.owned import Owner
-from bireme_operator.render.router import TOKENS_DIR
+from bireme_operator.render.spares import spare_token
 from bireme_operator.render.tokens import group_token
 from bireme_operator.shell.budgets import Budgets
 from bireme_operator.shell.children import Children
+from bireme_operator.shell.demand import DemandReader
+from bireme_operator.shell.errands import Errands
 from bireme_operator.shell.history import History
+from bireme_operator.shell.metrics import OperatorMetrics
 from bireme_operator.shell.nodes import Nodes
 from bireme_operator.shell.places import Places
 from bireme_operator.shell.pods import PodWriter
 from bireme_operator.shell.recorder import Recorder
 from bireme_operator.shell.records import PodRecord
+from bireme_operator.shell.routers import Routers
+from bireme_operator.shell.routes import route_of
+from bireme_operator.shell.spares import Spares
 from bireme_operator.shell.status_writer import StatusWriter
 from bireme_operator.shell.store import Store
 from bireme_operator.shell.verbs import Verbs
@@ -67,6 +87,7 @@ class Tools:
     nodes: Nodes
     sees_nodes: bool
     places: Places
+    metrics: OperatorMetrics
 
 
 @dataclass(frozen=True)
@@ -86,6 +107,8 @@ class Case:
     memory: Memory
     changed: Callable[[], None]
     _tried: dict[str, str] = field(default_factory=dict)
+    _understood: tuple[object, InferenceDeployment] | None = None
+    _untold: tuple[News, ...] = ()
     _resync_at: float = float("-inf")
     _native: bool = False
     _swept: frozenset[tuple[int, int]] = frozenset()
@@ -96,12 +119,16 @@ class Case:
         self._opened_at = tools.clock()
         self.watcher = Watcher(tools.session, tools.clock, self.changed)
         self.verbs = Verbs(tools.session, tools.store.told, self.changed)
-        self.children = Children(tools.kube, owner, tools.master_key, tools.router_image)
-        self.budgets = Budgets(tools.kube, owner)
+        self.errands = Errands(self.changed)
+        self.children = Children(tools.kube, owner, tools.master_key, tools.router_image, self.errands)
+        self.budgets = Budgets(tools.kube, owner, self.errands)
         self.history = History(tools.kube, owner)
-        self.pods = PodWriter(tools.kube, tools.store, owner, tools.worker_image, self.history.spec_of)
-        self.status = StatusWriter(tools.kube, owner, tools.clock)
-        self.recorder = Recorder(tools.kube, owner, tools.identity)
+        self.pods = PodWriter(tools.kube, tools.store, owner, tools.worker_image, self.history.spec_of, self.errands)
+        self.status = StatusWriter(tools.kube, owner, tools.clock, self.errands)
+        self.spares = Spares(tools.kube, tools.store, owner, tools.worker_image, tools.clock)
+        self.routers = Routers(tools.kube, owner, tools.session, tools.clock, self.changed)
+        self.recorder = Recorder(tools.kube, owner, tools.identity, self.errands)
+        self.load = DemandReader(tools.kube, owner, tools.session, self.changed)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -110,42 +137,68 @@ class Case:
 
     async def close(self) -> None:
         """Stop listening and calling."""
+        self.tools.metrics.forget(self.key)
+        await self.routers.close()
+        await self.load.close()
         await self.watcher.close()
         await self.verbs.close()
+        await self.errands.close()
 
     async def visit(self, body: Mapping[str, Any]) -> float | None:
         """Do what is to be done now; when the next visit is due at the latest."""
+        self.memory = without_pods(self.memory, self.pods.take_unmade())
+        self.errands.check()
         try:
-            deployment = parse(body)
+            deployment = self._understand(body)
         except InvalidDeployment as error:
-            return await self._tell_invalid(body, str(error))
+            return self._tell_invalid(body, str(error))
         desired = Desired.of(deployment, self.owner.uid)
         self._native = desired.gang is Gang.NATIVE
         await self._resync()
         await self.history.keep(deployment, self._used_revisions())
-        desired = replace(desired, history=self.history.renderings)
+        scaled = self._scale(replace(desired, history=self.history.renderings), deployment.spec)
+        desired = scaled.desired
         if not desired.custom and self._still_listens(desired):
             return self.tools.clock() + _LISTENS_S
         refusal = await self.children.apply(deployment, [*self.memory.groups])
         refusal = refusal or await self._try_out(deployment, desired)
         room = await self._room(deployment, desired, refusal)
         result = self._plan(deployment, desired, refusal, room)
-        if any(isinstance(action, CreatePod | DeletePod) for action in result.actions):
-            await self._look_live()
+        if doubtful := self.pods.doubtful(result.actions, self.memory.groups):
+            await self.pods.look(doubtful)
             result = self._plan(deployment, desired, refusal, room)
-        if (kept := intent(self.memory, result.memory)) is not None:
-            await self.status.write(result.status, kept, at_once=True)
-        failed = await self._apply(result.actions, deployment, desired, room.needs)
-        self.memory = without_pods(result.memory, failed)
+        if (kept := intent(result.memory, self._to_keep(result.actions))) is not None:
+            await self.status.write(result.status, without_pods(kept, self.pods.unsure))
+            self.memory = kept  # also when an act fails halfway
+        self._apply(result.actions, deployment, desired, room.needs)
+        lost = await self.spares.carry_out(result.actions, deployment.spec, self.pods.ended)
+        self.memory = without_pods(result.memory, lost)
+        self.tools.metrics.judged(self.key, result.status.groups)
         if self.tools.sees_nodes:
-            await self.budgets.keep(self._sizes(desired))
+            self.budgets.keep(self._sizes(desired), deployment.spec.template.metadata.get("labels") or {})
         await self._sweep()
-        routes = None if desired.custom else self._routes(deployment, desired)
-        routes_due = await self.children.publish(routes, self.tools.clock())
-        await self.recorder.post([one for one in result.news if one.group not in self.pods.without_quota])
-        status_due = await self.status.write(result.status, self.memory)
-        dues = (result.wake_at, routes_due, status_due, self.pods.quota_due(), self._resync_at)
+        self.routers.count(trial_of(desired, self.memory), deployment.spec.router)
+        shares = weights(desired, self.memory, result.status)
+        routes = None if desired.custom else self._routes(deployment, desired, shares)
+        routes_due = self.children.publish(routes, self.tools.clock())
+        self._tell(result.news)
+        status_due = self.status.offer(result.status, without_pods(self.memory, self.pods.unsure))
+        dues = (result.wake_at, scaled.due, routes_due, status_due, self.pods.quota_due(), self._resync_at)
         return min(due for due in dues if due is not None)
+
+    def _to_keep(self, actions: Sequence[Action]) -> list[Action]:
+        """The actions but for those that are under way, or were kept as a wish by an earlier visit."""
+        draining = {index for index, group in self.memory.groups.items() if group.draining is not None}
+        begun = self.pods.to_begin(actions)
+        return [one for one in begun if not isinstance(one, DrainGroup) or one.group not in draining]
+
+    def _scale(self, desired: Desired, spec: Spec) -> Scaled:
+        """Let the load decide how many groups are wanted, where that is asked for."""
+        scales = desired.autoscaling is not None and not desired.replicas_owner
+        self.load.read(spec.router if scales else None)
+        scaled = autoscaled(desired, self.memory, self.load.demand, self.tools.clock())
+        self.memory = scaled.memory
+        return scaled
 
     def _still_listens(self, desired: Desired) -> bool:
         """Whether this operator has just begun and has not heard every leader yet: till then it judges nobody."""
@@ -167,8 +220,9 @@ class Case:
 
     async def _resync(self) -> None:
         """Now and then trust nothing: read the pods live, apply the other objects again."""
-        if self.tools.clock() >= self._resync_at:
-            await self._look_live()
+        if self.tools.clock() >= self._resync_at or self.pods.astonished:
+            self.pods.astonished = False
+            await self.pods.look()
             self.children.forget()
             if self.tools.sees_nodes:
                 await self.budgets.look()
@@ -182,10 +236,20 @@ class Case:
             await self.pods.pod_groups.sweep(makings)
             self._swept = makings
 
-    async def _look_live(self) -> None:
-        selector = f"{Label.DEPLOYMENT}={self.owner.name},{Label.STAGE}"
-        found = await self.tools.kube.list(PODS, self.owner.namespace, selector)
-        self.tools.store.replace_pods(self.key, found["items"])
+    def _understand(self, body: Mapping[str, Any]) -> InferenceDeployment:
+        """Return what is wanted; it is read once, for a status is written far more often than a wish."""
+        key = body["metadata"].get("generation"), body["metadata"].get("annotations")
+        if self._understood is None or self._understood[0] != key:
+            self._understood = key, parse(body)
+        return self._understood[1]
+
+    def _tell(self, news: Sequence[News]) -> None:
+        """Tell what is new; of a group that is being made only when that has worked."""
+        told = [*self._untold, *news]
+        self._untold = tuple(one for one in told if ("make", one.group) in self.errands)
+        settled = [one for one in told if ("make", one.group) not in self.errands]
+        without = self.pods.without_quota
+        self.recorder.post([n for n in settled if n.group not in without or n.event is Event.GROUP_WAITS])
 
     async def _try_out(self, deployment: InferenceDeployment, desired: Desired) -> str:
         """Return why the server takes no pods of this revision, or nothing. Asked once per revision and placement."""
@@ -209,56 +273,57 @@ class Case:
     def _plan(self, deployment: InferenceDeployment, desired: Desired, refusal: str, room: Room) -> Plan:
         leaders = {} if desired.custom else self._leaders()
         self.watcher.follow(self._leader(record, desired) for record in leaders.values())
+        views = self.tools.store.views(self.key, self.owner.uid)
         observed = Observed(
-            self.tools.store.views(self.key, self.owner.uid),
+            self.pods.as_wished([view for view in views if view.stage != SPARE]),
             dict(self.watcher.views),
             refusal,
             dict(self.pods.without_quota),
             room.nodes,
             room.needs,
+            self.routers.figures,
+            tuple(view for view in views if view.stage == SPARE),
+            self.spares.refused,
+            self.budgets.conflicts,
         )
         now = self.tools.clock()
         return plan(desired, self._judge_nodes(observed, deployment.spec, now), self.memory, now)
 
     def _judge_nodes(self, observed: Observed, spec: Spec, now: float) -> Observed:
-        """Have the nodes in doubt looked at; mark the pods of those that are lost and of those that are cordoned."""
-        doubted = suspects(observed, now)
+        """Have the nodes in doubt looked at; mark the pods of those that are lost or ask them to leave."""
+        doubted = suspects(observed, now, custom=spec.engine.type is EngineType.CUSTOM)
         others = {pod.node for pod in observed.pods if pod.node} - doubted
         self.tools.nodes.doubt(doubted, others, self.changed)
         lost = {node for node in doubted if self.tools.nodes.lost(node, spec.recovery.node_lost_after_seconds)}
-        leaving = self.tools.store.leaving_nodes if spec.disruption.on_cordon is OnCordon.MOVE else frozenset()
-        return replace(
-            observed,
-            pods=tuple(
-                replace(pod, node_lost=pod.node in lost, node_leaving=pod.node in leaving) for pod in observed.pods
-            ),
-        )
+        moves = spec.disruption.on_cordon is OnCordon.MOVE
+        leaving = self.tools.store.leaving(self.key, self.owner.uid) if moves else frozenset()
+        return observed.marked(lost, leaving) if lost or leaving else observed
 
-    async def _apply(
+    def _apply(
         self, actions: Sequence[Action], deployment: InferenceDeployment, desired: Desired, needs: Needs
-    ) -> Sequence[str]:
+    ) -> None:
         for action in actions:
             match action:
                 case DeletePod():
-                    await self.pods.end(action)
+                    self.pods.end(action)
                 case LiftGate():
-                    if pod := self._record(action.pod):
+                    if (pod := self._record(action.pod)) and self.pods.lift(action):
                         self.tools.places.hold(pod.uid, action.node, needs)
-                        await self.pods.lift(action)
-                case DrainGroup():
+                case DrainGroup() | UndrainGroup() | ReloadGroup():
                     if pod := self._record(action.leader):
-                        self.verbs.drain(pod, action.deadline_s, self._token(desired, pod))
-                case ReloadGroup():
-                    if pod := self._record(action.leader):
-                        self.verbs.reload(pod, action.request, self._token(desired, pod))
+                        self.verbs.call(pod, action, self._token(desired, pod))
+                case Become():
+                    if pod := self._record(action.pod):
+                        request = msgspec.structs.replace(action.request, token=self._token(desired, pod))
+                        self.verbs.become(pod, action.leader, request, spare_token(self.tools.master_key, self.owner))
                 case TellLeader():
                     if pod := self._record(action.pod):
-                        self.verbs.introduce(pod, action.address, action.incarnation, self._token(desired, pod))
+                        self.verbs.call(pod, action, self._token(desired, pod))
         made = [action for action in actions if isinstance(action, CreatePod)]
-        return await self.pods.create(made, deployment.spec, self.children.token_secret, self.tools.clock())
+        self.pods.create(made, deployment.spec, self.children.token_secret, self.tools.clock())
 
     def _record(self, name: str) -> PodRecord | None:
-        return next((r for r in self.tools.store.pods(self.key, self.owner.uid) if r.view.name == name), None)
+        return self.tools.store.pod(self.key, self.owner.uid, name)
 
     def _leaders(self) -> dict[int, PodRecord]:
         """The newest leader of each group, if it runs."""
@@ -279,34 +344,20 @@ class Case:
     def _token(self, desired: Desired, record: PodRecord) -> str:
         return group_token(self.tools.master_key, desired.group_uid(record.view.group))
 
-    def _routes(self, deployment: InferenceDeployment, desired: Desired) -> Routes:
+    def _routes(self, deployment: InferenceDeployment, desired: Desired, shares: Mapping[str, int]) -> Routes:
         names = (deployment.model_name, *deployment.spec.model.aliases, *deployment.spec.engine.adapters)
-        routes = [_route(record, desired) for record in self._leaders().values()]
-        return Routes(_ROUTES_VERSION, names, tuple(routes))
+        routes = [route_of(record, desired) for record in self._leaders().values()]
+        return Routes(_ROUTES_VERSION, names, tuple(routes), dict(shares))
 
-    async def _tell_invalid(self, body: Mapping[str, Any], message: str) -> float | None:
+    def _tell_invalid(self, body: Mapping[str, Any], message: str) -> float | None:
         """The CRD lets nothing invalid in, unless it is of another release than the operator."""
         generation = int(body["metadata"].get("generation") or 0)
         status, held = describe_invalid(generation, message, self.memory, self.tools.clock())
         self.memory = replace(self.memory, conditions=held)
-        return await self.status.write(status, self.memory)
+        return self.status.offer(status, self.memory)
 
 
 def _probe(desired: Desired) -> CreatePod:
     """A pod that is never made, to be asked about."""
     identity, name = desired.pod_environment(0, 0, 0), desired.pod_name(0, 0, 0)
     return CreatePod(name, 0, 0, 0, desired.revision, desired.model_revision, identity)
-
-
-def _route(record: PodRecord, desired: Desired) -> Route:
-    view = record.view
-    host = f"[{view.address}]" if ":" in view.address else view.address
-    return Route(
-        group=desired.group_uid(view.group),
-        index=view.group,
-        pod=view.name,
-        incarnation=view.incarnation,
-        http=f"http://{host}:{int(Port.HTTP)}",
-        admin=f"http://{host}:{int(Port.ADMIN)}",
-        token_file=f"{TOKENS_DIR}/{view.group}",
-    )

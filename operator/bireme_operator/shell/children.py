@@ -24,11 +24,16 @@ from bireme_operator.render.network import render_policy
 from bireme_operator.render.owned import Object, Owner
 from bireme_operator.render.router import ROUTER, ROUTES_MARK, mark_of, render_router, render_routes
 from bireme_operator.render.services import render_stages_service
+from bireme_operator.render.spares import render_spare_secret
 from bireme_operator.render.tokens import capacity, render_secret, secret_name
+from bireme_operator.shell.errands import Errands
 
 log = logging.getLogger(__name__)
 
 _ROUTES_EVERY_S: Final = 0.25
+_PER_ROUTE_S: Final = 0.005
+"""Routers see pods by themselves; what is written here is what one that starts begins with."""
+_ERRAND: Final = "routes"
 
 
 @dataclass
@@ -39,7 +44,9 @@ class Children:
     owner: Owner
     master_key: bytes
     router_image: str
+    errands: Errands
     highest: int = 0
+    _settled: tuple[InferenceDeployment, str, str] | None = None
     _applied: dict[tuple[str, str], bytes] = field(default_factory=dict)
     _routes: Routes | None = None
     _routes_at: float = float("-inf")
@@ -53,14 +60,24 @@ class Children:
         """Apply everything again at the next chance."""
         self._applied.clear()
         self._routes = None
+        self._settled = None
 
     async def apply(self, deployment: InferenceDeployment, groups: Sequence[int]) -> str:
         """Bring all objects but the routes to what is wanted; ``groups`` are those that exist or are to be.
 
         Return why the server does not take the endpoint as it is wanted, or nothing.
         """
-        self.highest = max([self.highest, deployment.spec.replicas - 1, *groups])
+        self.highest = max([self.highest, _highest(deployment.spec), *groups])
+        if self._settled is not None and self._settled[0] is deployment and self._settled[1] == self.token_secret:
+            return self._settled[2]
+        refusal = await self._apply_all(deployment)
+        self._settled = deployment, self.token_secret, refusal
+        return refusal
+
+    async def _apply_all(self, deployment: InferenceDeployment) -> str:
         await self._create_once(render_secret(self.owner, capacity(self.highest), self.master_key))
+        if deployment.spec.spares:
+            await self._create_once(render_spare_secret(self.owner, self.master_key))
         await self._apply(render_stages_service(self.owner))
         await self._apply(render_policy(self.owner, deployment.spec))
         try:
@@ -77,16 +94,21 @@ class Children:
             return [render_custom_endpoint(self.owner, spec)]
         return render_router(self.owner, spec, image=self.router_image, token_secret=self.token_secret)
 
-    async def publish(self, routes: Routes | None, now: float) -> float | None:
-        """Tell the router its groups, at most every quarter of a second; when it should be tried again, if at all."""
-        if routes is None or routes == self._routes:
+    def publish(self, routes: Routes | None, now: float) -> float | None:
+        """Begin to tell the router its groups, if there is news and it is time; when to try again, if at all."""
+        if routes is None or routes == self._routes or _ERRAND in self.errands:
             return None
-        if now - self._routes_at < _ROUTES_EVERY_S:
-            return self._routes_at + _ROUTES_EVERY_S
-        await self._apply(render_routes(self.owner, routes))
-        self._routes, self._routes_at = routes, now
-        await self._mark_routers(mark_of(routes))
+        due = self._routes_at + max(_ROUTES_EVERY_S, _PER_ROUTE_S * len(routes.groups))
+        if now < due:
+            return due
+        self._routes_at = now
+        self.errands.begin(_ERRAND, self._publish(routes))
         return None
+
+    async def _publish(self, routes: Routes) -> None:
+        await self._apply(render_routes(self.owner, routes))
+        self._routes = routes
+        await self._mark_routers(mark_of(routes))
 
     async def _mark_routers(self, mark: str) -> None:
         """Make the kubelets of the router's pods look at the routes now, not in a minute."""
@@ -115,3 +137,9 @@ class Children:
         except AlreadyExists:
             log.debug("Secret %s is there already", manifest["metadata"]["name"])
         self._applied[key] = b""
+
+
+def _highest(spec: Spec) -> int:
+    """Return the highest index that a group may get before anybody can see it: its token must be there first."""
+    most = spec.replicas if spec.autoscaling is None else max(spec.replicas, spec.autoscaling.max_replicas)
+    return most + spec.rollout.max_surge - 1

@@ -4,8 +4,9 @@ No create, update or field handler, no timer, no daemon: so Kopf writes no annot
 that is lost is found at the next one or at the next resync.
 """
 
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any, Final
 
 import kopf
@@ -18,11 +19,17 @@ from bireme_operator.shell.store import Key, Store
 _SERVER_TIMEOUT_S: Final = 30  # whole, or the server refuses it
 _CLIENT_TIMEOUT_S: Final = 35
 _CHUNK: Final = 500
+_LONGEST_WAIT_S: Final = 4.0
 
 
-def registry_of(
-    store: Store, queue: WorkQueue[Key], health: Callable[[], dict[str, Any]], *, nodes: bool
-) -> kopf.OperatorRegistry:
+class _Backoffs:
+    """Waits between tries to reach the server, without an end: who can't for long loses the Lease, and ends by that."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((0.2, 0.5, 1.0, 2.0), itertools.repeat(_LONGEST_WAIT_S))
+
+
+def registry_of(store: Store, queue: WorkQueue[Key], *, nodes: bool) -> kopf.OperatorRegistry:
     """Return Kopf's registry with our handlers; ``nodes`` says whether there is the right to watch nodes."""
     registry = kopf.OperatorRegistry()
 
@@ -32,9 +39,6 @@ def registry_of(
 
     async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         _configure(settings)
-
-    async def probe(**_: Any) -> dict[str, Any]:
-        return health()
 
     async def deployment_seen(event: Any, **_: Any) -> None:
         body = event["object"]
@@ -52,12 +56,24 @@ def registry_of(
 
     kopf.on.login(registry=registry)(login)
     kopf.on.startup(registry=registry)(configure)
-    kopf.on.probe(registry=registry, id="operator")(probe)
     kopf.on.event(GROUP, VERSION, DEPLOYMENTS.plural, registry=registry)(deployment_seen)
     kopf.on.event("v1", PODS.plural, labels={str(Label.STAGE): kopf.PRESENT}, registry=registry)(pod_seen)
     if nodes:
         kopf.on.event("v1", "nodes", registry=registry)(node_seen)
     return registry
+
+
+class _NothingToCompare(kopf.DiffBaseStorage):
+    """Kopf copies every object of every event to see what has changed in it; we have our own eyes for that."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence({})
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Nothing is kept."""
 
 
 def _configure(settings: kopf.OperatorSettings) -> None:
@@ -68,8 +84,9 @@ def _configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.chunk_size = _CHUNK
     settings.watching.label_selectors["v1", PODS.plural] = str(Label.STAGE)
     settings.posting.enabled = False
-    settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 5, 10, 20)
+    settings.networking.error_backoffs = _Backoffs()
     # Without state-tracking handlers none of these is ever written; if one slips in, it is at least ours.
     settings.persistence.finalizer = f"{GROUP}/operator"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
+    settings.persistence.diffbase_storage = _NothingToCompare()
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)

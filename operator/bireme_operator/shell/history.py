@@ -60,6 +60,11 @@ class History:
         highest = max((kept.number for kept in self._kept.values()), default=0)
         if key not in self._kept:
             await self._create(deployment, highest + 1)
+        elif self._kept[key].number < highest:
+            # Wanted again, it is the newest, so that the one before it is what was wanted before. It is made anew: the
+            # server takes no change of a revision whose data it would write in another order.
+            await self._delete(self._kept.pop(key), key)
+            await self._create(deployment, highest + 1)
         needed = {name for name, kept in self._kept.items() if name in used or kept.rendering.revision in used} | {key}
         idle = [name for name in self._kept if name not in needed]
         for name in idle[: max(len(self._kept) - _KEPT, 0)]:
@@ -78,7 +83,8 @@ class History:
         try:
             self._take(await self.kube.create(manifest))
         except AlreadyExists:
-            # Of an object of the same name that is being collected: the next visit finds it gone.
+            # Of an object of the same name that is being collected, or ours all the same: the next visit looks again.
+            self._looked = False
             log.info("ControllerRevision %s is there already", manifest["metadata"]["name"])
 
     def _take(self, body: Mapping[str, Any]) -> None:

@@ -22,8 +22,10 @@ from bireme_operator.queue import WorkQueue
 from bireme_operator.shell.case import Tools
 from bireme_operator.shell.election import Candidate, Election
 from bireme_operator.shell.handlers import registry_of
+from bireme_operator.shell.metrics import OperatorMetrics
 from bireme_operator.shell.nodes import Nodes
 from bireme_operator.shell.places import Places
+from bireme_operator.shell.probe import serving
 from bireme_operator.shell.reconciler import Reconciler
 from bireme_operator.shell.settings import Settings
 from bireme_operator.shell.store import Key, Store
@@ -41,6 +43,7 @@ async def run(settings: Settings, worker: Worker, stop: asyncio.Event) -> None:
 
     Raises:
         LostLease: another process may act now.
+        PortTaken: the probe port is not to be had.
     """
     async with connected() as kube, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         await _Operator(settings, kube, session).run(worker, stop)
@@ -49,7 +52,8 @@ async def run(settings: Settings, worker: Worker, stop: asyncio.Event) -> None:
 class _Operator:
     def __init__(self, settings: Settings, kube: Kube, session: aiohttp.ClientSession) -> None:
         self._settings = settings
-        self._kube = kube
+        self._metrics = OperatorMetrics(self._leads, lambda: len(self._queue))
+        self._kube = kube = kube.witnessed(self._metrics)
         # Delays and documents are dated by a clock that never jumps.
         clock = steady_clock()
         candidate = Candidate(settings.lease_namespace, settings.lease_name, settings.identity, settings.lease_seconds)
@@ -69,11 +73,16 @@ class _Operator:
             nodes=self._nodes,
             sees_nodes=not settings.namespaces,
             places=Places(kube, clock),
+            metrics=self._metrics,
         )
         self._reconciler = Reconciler(tools, self._queue)
 
     async def run(self, worker: Worker, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set or a part ends."""
+        async with serving(self._settings.probe_port, self._health, self._metrics):
+            await self._run(worker, stop)
+
+    async def _run(self, worker: Worker, stop: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         duties = [loop.create_task(self._election.run())]
         duties += [loop.create_task(self._work(worker)) for _ in range(self._settings.workers)]
@@ -93,7 +102,11 @@ class _Operator:
 
     async def _work(self, worker: Worker) -> None:
         await self._election.won.wait()
-        await worker(self._queue, self._reconciler.visit)
+        await worker(self._queue, self._visit)
+
+    async def _visit(self, key: Key) -> float | None:
+        with self._metrics.reconcile():
+            return await self._reconciler.visit(key)
 
     async def _await_crd(self) -> None:
         """Kopf looks once at which kinds there are, and would wait for ever for one that came a moment later."""
@@ -115,17 +128,19 @@ class _Operator:
         options = kopf.OperatorSettings()
         options.scanning.disabled = bool(namespaces)  # a namespaced role may list neither CRDs nor namespaces
         await kopf.operator(
-            registry=registry_of(self._store, self._queue, self._health, nodes=not namespaces),
+            registry=registry_of(self._store, self._queue, nodes=not namespaces),
             settings=options,
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
-            liveness_endpoint=f"http://0.0.0.0:{self._settings.probe_port}/healthz",
             stop_flag=asyncio.Event(),  # signals are main's
         )
 
+    def _leads(self) -> bool:
+        return self._election.won.is_set()
+
     def _health(self) -> dict[str, object]:
-        return {"leading": self._election.won.is_set(), "queued": len(self._queue)}
+        return {"leading": self._leads(), "queued": len(self._queue)}
 
 
 async def _wait(event: asyncio.Event) -> None:

@@ -15,6 +15,8 @@ from bireme_operator.plan.places import HOSTNAME, Needs, NodeView
 from bireme_operator.plan.quantities import Amounts, amounts, total
 
 _FRESH_S: Final = 1.0
+_SHARE: Final = 0.1
+"""A look at a large cluster takes its time, and most of it the API server's: at most this share of it is spent so."""
 _HELD_S: Final = 30.0
 _ENDED: Final = ("Failed", "Succeeded")
 
@@ -28,26 +30,33 @@ class Places:
     _nodes: tuple[NodeView, ...] = ()
     _used: set[str] = field(default_factory=set)
     _read_at: float = float("-inf")
+    _took_s: float = 0.0
     _held: dict[str, tuple[float, str, Amounts]] = field(default_factory=dict)
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def look(self) -> tuple[NodeView, ...]:
         """Return the nodes that take pods, with what is free on them."""
         async with self._reading:
-            if self.clock() - self._read_at >= _FRESH_S:
+            began = self.clock()
+            if began - self._read_at >= max(_FRESH_S, self._took_s / _SHARE):
                 await self._read()
+                self._took_s = self.clock() - began
         now = self.clock()
         self._held = {pod: held for pod, held in self._held.items() if held[0] > now and pod not in self._used}
-        return tuple(self._without_held(node) for node in self._nodes)
+        return self._without_held()
 
     def hold(self, pod_uid: str, node: str, needs: Needs) -> None:
         """Count a pod that was let go for ``node`` as there until it shows."""
         self._held[pod_uid] = (self.clock() + _HELD_S, node, needs.requests)
 
-    def _without_held(self, node: NodeView) -> NodeView:
-        held = [amount for _, name, amount in self._held.values() if name == node.name]
-        less = total([*held, {"pods": 1000 * len(held)}])
-        return replace(node, free=total([node.free, {name: -amount for name, amount in less.items()}]))
+    def _without_held(self) -> tuple[NodeView, ...]:
+        held: dict[str, list[Amounts]] = {}
+        for _, node, amount in self._held.values():
+            held.setdefault(node, []).append({name: -amount for name, amount in (*amount.items(), ("pods", 1000))})
+        return tuple(
+            replace(node, free=total([node.free, *held[node.name]])) if node.name in held else node
+            for node in self._nodes
+        )
 
     async def _read(self) -> None:
         nodes, pods = await asyncio.gather(self.kube.list(NODES, None), self.kube.list(PODS, None))

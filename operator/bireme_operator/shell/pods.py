@@ -1,41 +1,52 @@
-"""Carries out what a plan asks of pods. What could not be done is said, so that it is not remembered as done.
+"""Carries out what a plan asks of pods, beside the visits. What is under way is seen as done; what failed is said.
 
 Creates run side by side; once a quota has refused one, groups are made one after another, and half a group is taken
-back at once: it would hold devices for nothing.
+back at once: it would hold devices for nothing. What replaces a lost part does not wait behind what is new.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
 
 from bireme.api.deployment import Spec
+from bireme.names import Env, Label
 from bireme_operator.kube.client import Kube
 from bireme_operator.kube.errors import AlreadyExists, Conflict, NotFound, QuotaExceeded
 from bireme_operator.kube.resources import PODS
-from bireme_operator.plan.actions import CreatePod, DeletePod, LiftGate
+from bireme_operator.plan.actions import Action, AdoptSpare, CreatePod, DeletePod, LiftGate
+from bireme_operator.plan.observed import Phase, PodView
 from bireme_operator.plan.places import HOSTNAME, Needs
 from bireme_operator.render.gang import GATE
 from bireme_operator.render.owned import Owner
 from bireme_operator.render.pods import render_pod
+from bireme_operator.shell.errands import Errands
 from bireme_operator.shell.places import needs_of
 from bireme_operator.shell.pod_groups import PodGroups
+from bireme_operator.shell.records import PodRecord
 from bireme_operator.shell.store import Key, Store
 
 log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 16
+_FEW: Final = 32
+"""More groups than so are looked at by a look at all."""
 QUOTA_RETRY_S: Final = 10.0
+
+
+def _slots() -> asyncio.Semaphore:
+    return asyncio.Semaphore(_AT_ONCE)
 
 
 @dataclass
 class PodWriter:
     """Makes and ends the pods of one deployment. ``without_quota`` has the server's words by group index.
 
-    ``spec_of`` has the spec that a revision was made of, or the one that it is given.
+    ``spec_of`` has the spec that a revision was made of, or the one that it is given. ``astonished``: the server knew a
+    pod that we did not, so our picture of the pods is to be drawn anew.
     """
 
     kube: Kube
@@ -43,8 +54,18 @@ class PodWriter:
     owner: Owner
     image: str
     spec_of: Callable[[str, Spec], Spec]
+    errands: Errands
     without_quota: dict[int, str] = field(default_factory=dict)
+    astonished: bool = False
     _quota_again_at: float = 0.0
+    _making: dict[str, CreatePod] = field(default_factory=dict)
+    _aims: dict[str, str] = field(default_factory=dict)
+    _ending: dict[str, int] = field(default_factory=dict)
+    _unmade: set[str] = field(default_factory=set)
+    _new: asyncio.Semaphore = field(default_factory=_slots)
+    _lost: asyncio.Semaphore = field(default_factory=_slots)
+    _other: asyncio.Semaphore = field(default_factory=_slots)
+    _one: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     def __post_init__(self) -> None:
         """Set up what belongs to it."""
@@ -54,6 +75,44 @@ class PodWriter:
     def key(self) -> Key:
         """Namespace and name of the deployment."""
         return self.owner.namespace, self.owner.name
+
+    @property
+    def unsure(self) -> frozenset[str]:
+        """The names of the pods that may not be there."""
+        return frozenset(self._making) | self._unmade
+
+    def take_unmade(self) -> frozenset[str]:
+        """Return the names of the pods that could not be made, once."""
+        unmade, self._unmade = frozenset(self._unmade), set()
+        return unmade
+
+    def as_wished(self, views: Sequence[PodView]) -> tuple[PodView, ...]:
+        """Return the pods as they are once all that is under way is done. A group that is half made has no gates."""
+        if not self._making and not self._aims:
+            return tuple(views)
+        seen = [self._aimed(view) for view in views if view.name not in self._making]
+        return (*seen, *(_coming(made) for made in self._making.values()))
+
+    async def look(self, groups: Collection[int] | None = None) -> None:
+        """Read the pods live, all of them or those of a few groups."""
+        selector = f"{Label.DEPLOYMENT}={self.owner.name},{Label.STAGE}"
+        if groups is not None and len(groups) <= _FEW:
+            selector += f",{Label.GROUP_INDEX} in ({','.join(map(str, sorted(groups)))})"
+        else:
+            groups = None
+        found = await self.kube.list(PODS, self.owner.namespace, selector)
+        self.store.replace_pods(self.key, found["items"], int(found["metadata"]["resourceVersion"]), groups)
+
+    def to_begin(self, actions: Iterable[Action]) -> list[Action]:
+        """Return the actions but for the ends that are under way already."""
+        return [one for one in actions if not isinstance(one, DeletePod) or not self._is_ending(one.name)]
+
+    def doubtful(self, actions: Iterable[Action], known: Container[int]) -> set[int]:
+        """Return the groups of which a plan would make or end a pod; of one that is not ``known`` there is none yet."""
+        todo = self.to_begin(actions)
+        made = {one.group for one in todo if isinstance(one, CreatePod | AdoptSpare) and one.group in known}
+        ended = (self._record(one.name) for one in todo if isinstance(one, DeletePod))
+        return made | {record.view.group for record in ended if record is not None}
 
     async def try_out(self, made: CreatePod, spec: Spec, token_secret: str) -> None:
         """Ask the server whether it would take this pod.
@@ -68,53 +127,73 @@ class PodWriter:
         except (AlreadyExists, QuotaExceeded):
             return  # it was judged to be a pod, that is all we asked
 
-    async def create(self, wanted: Sequence[CreatePod], spec: Spec, token_secret: str, now: float) -> list[str]:
-        """Make pods; return the names of those that were not made."""
+    def create(self, wanted: Sequence[CreatePod], spec: Spec, token_secret: str, now: float) -> None:
+        """Begin to make pods, each group as a whole."""
         if self.without_quota and now < self._quota_again_at:
-            return [made.name for made in wanted]
-        groups = [list(pods) for _, pods in groupby(wanted, key=lambda made: made.group)]
-        limit = asyncio.Semaphore(1 if self.without_quota else _AT_ONCE)
-        failed: list[str] = []
-
-        async def make(pods: Sequence[CreatePod]) -> None:
-            async with limit:
-                failed.extend(await self._make_group(pods, spec, token_secret, now))
-
-        await asyncio.gather(*(make(pods) for pods in groups))
-        return failed
-
-    async def lift(self, lifted: LiftGate) -> None:
-        """Let a pod to the scheduler, for one node only. Gates of others stay."""
-        record = next((r for r in self.store.pods(self.key, self.owner.uid) if r.view.name == lifted.pod), None)
-        if record is None:
+            self._unmade |= {made.name for made in wanted}
             return
-        try:
-            pod = await self.kube.get(PODS, self.owner.namespace, lifted.pod)
-            gates = [gate for gate in pod["spec"].get("schedulingGates") or () if gate["name"] != GATE]
-            spec = {"schedulingGates": gates or None, "nodeSelector": {HOSTNAME: lifted.hostname}}
-            version = {"uid": record.uid, "resourceVersion": pod["metadata"]["resourceVersion"]}
-            change = {"metadata": version, "spec": spec}
-            self.store.see_pod(await self.kube.patch(PODS, self.owner.namespace, lifted.pod, change))
-        except (NotFound, Conflict):
-            return  # it is gone, or somebody else has just changed it: the next look tells
+        for group, pods in groupby(wanted, key=lambda made: made.group):
+            if ("make", group) not in self.errands:
+                made = list(pods)
+                self._making |= {one.name: one for one in made}
+                self.errands.begin(("make", group), self._make(made, spec, token_secret, now))
+
+    def lift(self, lifted: LiftGate) -> bool:
+        """Begin to let a pod to the scheduler, for one node only; whether there is such a pod. Gates of others stay."""
+        record = self._record(lifted.pod)
+        if record is None or ("pod", lifted.pod) in self.errands:
+            return False
+        self._aims[lifted.pod] = lifted.hostname
+        self.errands.begin(("pod", lifted.pod), self._lift(lifted, record.uid))
+        return True
 
     def needs(self, made: CreatePod, spec: Spec, token_secret: str) -> Needs:
         """Return what a stage asks of its node."""
         return needs_of(self._manifest(made, spec, token_secret))
 
-    async def end(self, ended: DeletePod) -> None:
-        """Delete a pod if it is still the one that was seen."""
-        record = next((r for r in self.store.pods(self.key, self.owner.uid) if r.view.name == ended.name), None)
-        if record is None:
+    def end(self, ended: DeletePod) -> None:
+        """Begin to delete a pod, if it is still the one that was seen."""
+        record = self._record(ended.name)
+        if record is None or ("pod", ended.name) in self.errands:
             return
         log.info("pod %s/%s is ended: %s", self.owner.namespace, ended.name, ended.why)
-        await self._delete(ended.name, record.uid, math.ceil(ended.grace_s))
+        self._ending[ended.name] = record.view.group
+        self.errands.begin(("pod", ended.name), self._end(ended, record.uid))
+
+    async def ended(self, group: int) -> None:
+        """Wait until the ends of a group's pods have been asked for: a stage never has two that stay."""
+        for name in [name for name, ending in self._ending.items() if ending == group]:
+            await self.errands.finish(("pod", name))
 
     def quota_due(self) -> float | None:
         """When groups without quota are tried again."""
         return self._quota_again_at if self.without_quota else None
 
-    async def _make_group(self, pods: Sequence[CreatePod], spec: Spec, token_secret: str, now: float) -> Iterable[str]:
+    def _is_ending(self, name: str) -> bool:
+        return ("pod", name) in self.errands and name not in self._aims
+
+    def _record(self, name: str) -> PodRecord | None:
+        return self.store.pod(self.key, self.owner.uid, name)
+
+    def _aimed(self, view: PodView) -> PodView:
+        aim = self._aims.get(view.name)
+        return view if aim is None else replace(view, gated=False, aim=aim)
+
+    async def _make(self, pods: Sequence[CreatePod], spec: Spec, token_secret: str, now: float) -> None:
+        names = {made.name for made in pods}
+        replaces = any(made.incarnation > 1 for made in pods)
+        slots = self._one if self.without_quota else self._lost if replaces else self._new
+        made = False
+        try:
+            await self.ended(pods[0].group)
+            async with slots:
+                made = await self._make_group(pods, spec, token_secret, now)
+        finally:
+            self._unmade |= set() if made else names
+            for name in names:
+                del self._making[name]
+
+    async def _make_group(self, pods: Sequence[CreatePod], spec: Spec, token_secret: str, now: float) -> bool:
         group = pods[0].group
         answers: list[Mapping[str, Any]] = []
         await self.pod_groups.create((made, self.spec_of(made.revision, spec)) for made in pods)
@@ -123,16 +202,40 @@ class PodWriter:
                 answers.append(await self.kube.create(self._manifest(made, spec, token_secret)))
             except AlreadyExists:
                 log.info("pod %s/%s is there already", self.owner.namespace, made.name)
+                self.astonished = True
             except QuotaExceeded as error:
                 self.without_quota[group] = str(error)
                 self._quota_again_at = now + QUOTA_RETRY_S
                 for answer in answers:
                     await self._delete(answer["metadata"]["name"], answer["metadata"]["uid"], 0)
-                return [made.name for made in pods]
+                return False
         self.without_quota.pop(group, None)
         for answer in answers:
             self.store.see_pod(answer)
-        return []
+        return True
+
+    async def _lift(self, lifted: LiftGate, uid: str) -> None:
+        """Take our gate out and nothing else: a strategic patch names it, so nobody else's change is overwritten."""
+        gates = [{"$patch": "delete", "name": GATE}]
+        change = {
+            "metadata": {"uid": uid},
+            "spec": {"schedulingGates": gates, "nodeSelector": {HOSTNAME: lifted.hostname}},
+        }
+        try:
+            async with self._other:
+                answer = await self.kube.patch_parts(PODS, self.owner.namespace, lifted.pod, change)
+            self.store.see_pod(answer)
+        except (NotFound, Conflict):
+            return  # it is gone, or another pod has its name: the next look tells
+        finally:
+            del self._aims[lifted.pod]
+
+    async def _end(self, ended: DeletePod, uid: str) -> None:
+        try:
+            async with self._other:
+                await self._delete(ended.name, uid, math.ceil(ended.grace_s))
+        finally:
+            del self._ending[ended.name]
 
     async def _delete(self, name: str, uid: str, grace_s: int) -> None:
         try:
@@ -145,3 +248,18 @@ class PodWriter:
     def _manifest(self, made: CreatePod, spec: Spec, token_secret: str) -> dict[str, Any]:
         spec = self.spec_of(made.revision, spec)
         return render_pod(made, self.owner, spec, image=self.image, token_secret=token_secret)
+
+
+def _coming(made: CreatePod) -> PodView:
+    """A pod that is being made, as the planner sees one that waits for its node."""
+    return PodView(
+        name=made.name,
+        group=made.group,
+        stage=made.stage,
+        incarnation=made.incarnation,
+        revision=made.revision,
+        model_revision=made.model_revision,
+        phase=Phase.PENDING,
+        address="",
+        source=made.environment.get(Env.MODEL_PATH, ""),
+    )

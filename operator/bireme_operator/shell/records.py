@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bireme.api.local import WORKER_CONTAINER
-from bireme.names import Exit, Label
-from bireme_operator.plan.observed import Phase, PodView
+from bireme.names import Env, Exit, Label
+from bireme_operator.plan.observed import SPARE, Phase, PodView
 from bireme_operator.plan.places import HOSTNAME
 from bireme_operator.render.gang import GATE
+from bireme_operator.render.spares import STANDS_BY
 
 FINAL_EXITS: Final = (Exit.DRAINED, Exit.BAD_CONFIGURATION, Exit.BAD_CHECKPOINT)
 """Ends after which the same start can't help, whatever `restartPolicy` makes the kubelet do."""
@@ -28,6 +29,7 @@ class PodRecord:
     owner: str
     owner_uid: str
     view: PodView
+    tolerations: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -53,18 +55,17 @@ def record_of(pod: Mapping[str, Any]) -> PodRecord | None:
     if owner is None or view is None:
         return None
     version = int(meta["resourceVersion"])
-    return PodRecord(meta["uid"], version, meta["namespace"], owner["name"], owner["uid"], view)
+    tolerations = tuple((pod.get("spec") or {}).get("tolerations") or ())
+    return PodRecord(meta["uid"], version, meta["namespace"], owner["name"], owner["uid"], view, tolerations)
 
 
 def _view(pod: Mapping[str, Any]) -> PodView | None:
     meta, status = pod["metadata"], pod.get("status") or {}
     labels = meta.get("labels") or {}
-    try:
-        group, stage, incarnation = (
-            int(labels[label]) for label in (Label.GROUP_INDEX, Label.STAGE, Label.INCARNATION)
-        )
-    except (KeyError, ValueError):
+    place = _place(labels)
+    if place is None:
         return None
+    group, stage, incarnation = place
     phase, code, message = _process(status)
     unplaced = _unplaced(status) if phase is Phase.PENDING else None
     return PodView(
@@ -85,7 +86,26 @@ def _view(pod: Mapping[str, Any]) -> PodView | None:
         ready=any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()),
         gated=any(gate.get("name") == GATE for gate in (pod.get("spec") or {}).get("schedulingGates") or ()),
         aim=((pod.get("spec") or {}).get("nodeSelector") or {}).get(HOSTNAME, ""),
+        source=_source(pod),
+        spare=int(labels.get(Label.SPARE, 0)),
     )
+
+
+def _place(labels: Mapping[str, str]) -> tuple[int, int, int] | None:
+    """Return group, stage and incarnation; of a spare its number alone."""
+    try:
+        if labels[Label.STAGE] == STANDS_BY:
+            return SPARE, SPARE, int(labels[Label.SPARE])
+        return int(labels[Label.GROUP_INDEX]), int(labels[Label.STAGE]), int(labels[Label.INCARNATION])
+    except (KeyError, ValueError):
+        return None
+
+
+def _source(pod: Mapping[str, Any]) -> str:
+    """Where the checkpoint lies that the pod was made with."""
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    worker: Mapping[str, Any] = next((one for one in containers if one.get("name") == WORKER_CONTAINER), {})
+    return next((str(one.get("value", "")) for one in worker.get("env") or () if one["name"] == Env.MODEL_PATH), "")
 
 
 def _worker(status: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -5,11 +5,12 @@ a late event never undoes what is known, and a pod that we made is there before 
 call expectations, by uid: no pod is made twice and no end is overlooked because a cache is behind.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from bireme_operator.plan.observed import Phase, PodView
+from bireme_operator.shell.leaving import STAY, Signs, signs_of
 from bireme_operator.shell.records import PodRecord, record_of
 
 Key = tuple[str, str]
@@ -24,10 +25,12 @@ class Store:
         self._clock = clock
         self._deployments: dict[Key, Mapping[str, Any]] = {}
         self._pods: dict[Key, dict[str, PodRecord]] = {}
+        self._named: dict[tuple[Key, str], str] = {}
+        self._views: dict[str, PodView] = {}
         self._gone: dict[str, None] = {}
-        self._started: dict[tuple[str, int], float] = {}
-        self._told: dict[tuple[str, int], int] = {}
-        self._leaving_nodes: set[str] = set()
+        self._started: dict[str, dict[int, float]] = {}
+        self._told: dict[str, dict[int, int]] = {}
+        self._signs: dict[str, Signs] = {}
 
     def deployment(self, key: Key) -> Mapping[str, Any] | None:
         """Return the object as last seen."""
@@ -43,7 +46,8 @@ class Store:
             return True
         if before is not None and _older(body, before):
             return False
-        self._deployments[key] = body
+        # What we have said ourselves is the larger part by far, and of no use here.
+        self._deployments[key] = {name: value for name, value in body.items() if name != "status"}
         return before is None or _wish(before) != _wish(body)
 
     def see_pod(self, pod: Mapping[str, Any], *, gone: bool = False) -> Key | None:
@@ -54,69 +58,93 @@ class Store:
         if gone:
             self._forget(record)
             return record.key
-        pods = self._pods.setdefault(record.key, {})
-        before = pods.get(record.uid)
+        before = self._pods.get(record.key, {}).get(record.uid)
         if before is not None and before.version >= record.version:
             return None
-        pods[record.uid] = record
-        self._note_start(record)
+        self._keep(record)
         return None if before is not None and before.view == record.view else record.key
 
     def see_node(self, node: Mapping[str, Any], *, gone: bool = False) -> list[Key]:
-        """Take a node; the keys of the deployments on it if it began or ceased to be emptied."""
-        name = node["metadata"]["name"]
-        leaving = not gone and bool((node.get("spec") or {}).get("unschedulable"))
-        if leaving == (name in self._leaving_nodes):
+        """Take a node; the keys of the deployments on it if it asks other pods to leave than before."""
+        name, signs = node["metadata"]["name"], STAY if gone else signs_of(node)
+        if signs == self._signs.get(name, STAY):
             return []
-        (self._leaving_nodes.add if leaving else self._leaving_nodes.discard)(name)
+        self._signs[name] = signs
+        if signs == STAY:
+            del self._signs[name]
         return [key for key, pods in self._pods.items() if any(pod.view.node == name for pod in pods.values())]
 
-    @property
-    def leaving_nodes(self) -> frozenset[str]:
-        """The nodes that are cordoned."""
-        return frozenset(self._leaving_nodes)
+    def leaving(self, key: Key, owner_uid: str) -> frozenset[str]:
+        """Return the names of the pods that their nodes ask to leave."""
+        if not self._signs:
+            return frozenset()
+        placed = [(record, self._signs.get(record.view.node, STAY)) for record in self.pods(key, owner_uid)]
+        return frozenset(record.view.name for record, signs in placed if signs.concern(record.tolerations))
 
-    def replace_pods(self, key: Key, pods: Iterable[Mapping[str, Any]]) -> None:
-        """Take a live list of all pods of a deployment: what is not in it is gone."""
-        present = [record for record in map(record_of, pods) if record is not None]
-        uids = {record.uid for record in present}
-        for record in list(self._pods.get(key, {}).values()):
-            if record.uid not in uids:
+    def replace_pods(
+        self,
+        key: Key,
+        pods: Iterable[Mapping[str, Any]],
+        version: float = float("inf"),
+        groups: Collection[int] | None = None,
+    ) -> None:
+        """Take a live list of all pods of a deployment, or of some of its groups: what is not in it is gone.
+
+        ``version`` is the list's: what is known from later stays as it is.
+        """
+        known = self._pods.get(key, {})
+        present = {record.uid: record for record in map(record_of, pods) if record is not None}
+        for record in list(known.values()):
+            listed = groups is None or record.view.group in groups
+            if listed and record.uid not in present and record.version <= version:
                 self._forget(record)
-        for record in present:
-            if record.uid not in self._gone:
-                self._pods.setdefault(key, {})[record.uid] = record
-                self._note_start(record)
+        for uid, record in present.items():
+            if uid not in self._gone and (uid not in known or known[uid].version < record.version):
+                self._keep(record)
 
     def pods(self, key: Key, owner_uid: str) -> list[PodRecord]:
         """Return the pods of this very deployment, not those of one that had its name before."""
         return [record for record in self._pods.get(key, {}).values() if record.owner_uid == owner_uid]
 
+    def pod(self, key: Key, owner_uid: str, name: str) -> PodRecord | None:
+        """Return the pod of this name."""
+        record = self._pods.get(key, {}).get(self._named.get((key, name), ""))
+        return record if record is not None and record.owner_uid == owner_uid else None
+
     def views(self, key: Key, owner_uid: str) -> tuple[PodView, ...]:
         """Return the pods as the planner looks at them."""
-        return tuple(
-            replace(
-                record.view,
-                started_at=self._started.get(record.start, 0.0),
-                told_leader=self._told.get(record.start, 0),
-            )
-            for record in self.pods(key, owner_uid)
-        )
+        return tuple(map(self._view, self.pods(key, owner_uid)))
 
     def told(self, record: PodRecord, incarnation: int) -> None:
         """Note that this run of the pod knows the leader's incarnation."""
-        self._told[record.start] = incarnation
+        uid, run = record.start
+        self._told.setdefault(uid, {})[run] = incarnation
+        self._views.pop(uid, None)
 
-    def _note_start(self, record: PodRecord) -> None:
-        """Starts are noted by our own clock: those of the nodes may differ, and documents are dated by ours."""
+    def _view(self, record: PodRecord) -> PodView:
+        view = self._views.get(record.uid)
+        if view is None:
+            uid, run = record.start
+            started, told = self._started.get(uid, {}).get(run, 0.0), self._told.get(uid, {}).get(run, 0)
+            view = self._views[uid] = replace(record.view, started_at=started, told_leader=told)
+        return view
+
+    def _keep(self, record: PodRecord) -> None:
+        self._pods.setdefault(record.key, {})[record.uid] = record
+        self._named[record.key, record.view.name] = record.uid
+        self._views.pop(record.uid, None)
         if record.view.phase is Phase.RUNNING or record.bound:
-            self._started.setdefault(record.start, self._clock())
+            # By our own clock: those of the nodes may differ, and documents are dated by ours.
+            uid, run = record.start
+            self._started.setdefault(uid, {}).setdefault(run, self._clock())
 
     def _forget(self, record: PodRecord) -> None:
         self._pods.get(record.key, {}).pop(record.uid, None)
-        for notes in (self._started, self._told):
-            for start in [start for start in notes if start[0] == record.uid]:
-                notes.pop(start, None)
+        named = record.key, record.view.name
+        if self._named.get(named) == record.uid:
+            del self._named[named]
+        for notes in (self._started, self._told, self._views):
+            notes.pop(record.uid, None)
         self._gone[record.uid] = None
         if len(self._gone) > _REMEMBERED_GONE:
             del self._gone[next(iter(self._gone))]

@@ -7,13 +7,16 @@ from typing import Final
 
 import aiohttp
 
-from bireme.wire.state import DrainRequest, LeaderRequest, ReloadRequest
+from bireme.wire.state import AdoptRequest, DrainRequest, LeaderRequest, ReloadRequest, UndrainRequest
 from bireme_operator.local.admin import post
+from bireme_operator.plan.actions import DrainGroup, ReloadGroup, TellLeader, UndrainGroup
 from bireme_operator.shell.records import PodRecord
 
 _RETRY_S: Final = 0.5
 
-Verb = DrainRequest | LeaderRequest | ReloadRequest
+Verb = DrainRequest | UndrainRequest | LeaderRequest | ReloadRequest
+_ONE_AFTER_THE_OTHER: Final = {"/undrain": "/drain"}
+"""Calls that undo one another are never under way together."""
 
 
 @dataclass
@@ -25,17 +28,24 @@ class Verbs:
     changed: Callable[[], None]
     _tasks: dict[tuple[str, str], asyncio.Task[None]] = field(default_factory=dict)
 
-    def drain(self, pod: PodRecord, deadline_s: float, token: str) -> None:
-        """Ask the leader pod to drain its group."""
-        self._begin(pod, "/drain", DrainRequest(deadline_s), token)
+    def call(self, pod: PodRecord, action: DrainGroup | UndrainGroup | ReloadGroup | TellLeader, token: str) -> None:
+        """Do what a plan asks of this pod."""
+        match action:
+            case DrainGroup():
+                self._begin(pod, "/drain", DrainRequest(action.deadline_s), token)
+            case UndrainGroup():
+                self._begin(pod, "/undrain", UndrainRequest(), token)
+            case ReloadGroup():
+                self._begin(pod, "/reload", action.request, token)
+            case TellLeader():
+                self._begin(pod, "/leader", LeaderRequest(action.address, action.incarnation), token)
 
-    def introduce(self, pod: PodRecord, address: str, incarnation: int, token: str) -> None:
-        """Tell a member where its leader is."""
-        self._begin(pod, "/leader", LeaderRequest(address, incarnation), token)
-
-    def reload(self, pod: PodRecord, request: ReloadRequest, token: str) -> None:
-        """Ask the leader pod to serve another checkpoint."""
-        self._begin(pod, "/reload", request, token)
+    def become(self, pod: PodRecord, leader: int, request: AdoptRequest, spare_token: str) -> None:
+        """Tell a pod that stood by who it is; one that knows it already is told where its leader is."""
+        key = (pod.uid, "/adopt")
+        if key not in self._tasks:
+            task = asyncio.get_running_loop().create_task(self._adopt(pod, leader, request, spare_token))
+            self._keep(key, task)
 
     async def close(self) -> None:
         """Give up what is under way."""
@@ -45,11 +55,23 @@ class Verbs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _begin(self, pod: PodRecord, path: str, body: Verb, token: str) -> None:
-        key = (pod.uid, path)
+        key = (pod.uid, _ONE_AFTER_THE_OTHER.get(path, path))
         if key not in self._tasks:
             task = asyncio.get_running_loop().create_task(self._post(pod, path, body, token))
-            self._tasks[key] = task
-            task.add_done_callback(lambda _: self._tasks.pop(key, None))
+            self._keep(key, task)
+
+    def _keep(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        self._tasks[key] = task
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    async def _adopt(self, pod: PodRecord, leader: int, request: AdoptRequest, spare_token: str) -> None:
+        known = LeaderRequest(request.leader, leader)
+        done = await post(self.session, pod.view.address, "/adopt", request, spare_token)
+        if done or await post(self.session, pod.view.address, "/leader", known, request.token):
+            self.told(pod, leader)
+        else:
+            await asyncio.sleep(_RETRY_S)
+        asyncio.get_running_loop().call_soon(self.changed)
 
     async def _post(self, pod: PodRecord, path: str, body: Verb, token: str) -> None:
         done = await post(self.session, pod.view.address, path, body, token)

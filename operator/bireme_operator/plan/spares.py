@@ -1,0 +1,94 @@
+"""Standby pods: they hold a stage's devices with the checkpoint's files in memory, and take the place of a lost stage.
+
+A spare is nobody's pod until then: no budget, no route and no count knows it. It is made of what is wanted now, so a
+group of another revision gets a new pod instead. A group that never served and one that is made anew as a whole take
+none: spares are for what is lost.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bireme.names import Env, Exit
+from bireme.wire.state import AdoptRequest
+from bireme_operator.plan.actions import Action, AdoptSpare, Become, CreatePod, CreateSpare, EndSpare
+from bireme_operator.plan.desired import Desired
+from bireme_operator.plan.group import Group
+from bireme_operator.plan.observed import Observed, Phase, PodView
+
+_HOPELESS: Final = (Exit.BAD_CONFIGURATION, Exit.BAD_CHECKPOINT)
+"""The next one would end like this; the stages of the groups will say so too."""
+
+
+@dataclass(frozen=True)
+class Spared:
+    """The actions with the spares in them, and the highest number that any spare has had."""
+
+    actions: tuple[Action, ...]
+    highest: int
+
+
+def with_spares(
+    actions: Sequence[Action], groups: Sequence[Group], desired: Desired, observed: Observed, highest: int
+) -> Spared:
+    """Let spares take over what would be made anew, and see to it that there are as many as are wanted."""
+    highest = max([highest, *(pod.incarnation for pod in observed.spares)])
+    living = [pod for pod in observed.spares if not pod.deleting]
+    useful = [pod for pod in living if _is_useful(pod, desired)]
+    done = _taken_over(actions, groups, desired, useful)
+    adopted = {action.name for action in done if isinstance(action, AdoptSpare)}
+    left = [pod for pod in useful if pod.name not in adopted]
+    wanted = 0 if desired.stopping or not desired.replicas else desired.spares
+    left.sort(key=lambda pod: (not _stands_by(pod), pod.incarnation))
+    useless = [pod for pod in living if pod not in useful]
+    surplus = [*useless, *left[wanted:]]
+    ended = [EndSpare(pod.name, "it can take nobody's place, or fewer are wanted") for pod in surplus]
+    missing = 0 if observed.no_more_spares else max(wanted - len(left), 0)
+    made = [_create(desired, highest + 1 + number) for number in range(missing)]
+    return Spared((*done, *ended, *made), highest + missing)
+
+
+def become(group: Group, desired: Desired) -> Iterator[Become]:
+    """Tell each pod that was a spare who it is, until it is heard as that."""
+    leader = group.stages.get(0)
+    if leader is None or not leader.address:
+        return
+    known = group.memory
+    source = known.source or desired.environment.get(Env.MODEL_PATH, "")
+    revision = known.model_revision if known.source else desired.model_revision
+    for stage, pod in sorted(group.stages.items()):
+        if pod.stands_by:
+            place = desired.group_uid(group.index), group.index, stage, pod.incarnation
+            yield Become(pod.name, leader.incarnation, AdoptRequest(*place, leader.address, source, revision))
+
+
+def _taken_over(
+    actions: Sequence[Action], groups: Sequence[Group], desired: Desired, useful: Sequence[PodView]
+) -> list[Action]:
+    ready = sorted((pod for pod in useful if _stands_by(pod)), key=lambda pod: -pod.incarnation)
+    served = {group.index for group in groups if group.memory.served and not desired.recovery.whole}
+    done: list[Action] = []
+    for action in actions:
+        if ready and isinstance(action, CreatePod) and action.group in served and action.revision == desired.revision:
+            place = action.group, action.stage, action.incarnation, action.model_revision
+            done.append(AdoptSpare((spare := ready.pop()).name, *place, spare.deaths))
+        else:
+            done.append(action)
+    return done
+
+
+def _is_useful(pod: PodView, desired: Desired) -> bool:
+    ended = pod.phase is Phase.EXITED and pod.exit_code not in _HOPELESS
+    return pod.revision == desired.revision and not ended and not pod.node_lost and not pod.node_leaving
+
+
+def _stands_by(pod: PodView) -> bool:
+    return pod.phase is Phase.RUNNING and pod.ready
+
+
+def _create(desired: Desired, number: int) -> CreateSpare:
+    name = hashlib.sha256(f"{desired.uid}/spare/{number}".encode()).hexdigest()[:8]
+    return CreateSpare(
+        f"{desired.name}-spare-{name}", number, desired.revision, desired.model_revision, desired.environment
+    )
