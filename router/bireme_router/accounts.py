@@ -66,6 +66,7 @@ class Lease:
         "predicted_share",
         "revision",
         "touched",
+        "version",
         "where",
     )
 
@@ -79,6 +80,7 @@ class Lease:
         cached_share: float = 0.0,
         predicted_share: float = 0.0,
         revision: str = "",
+        version: str = "",
         now: float = 0.0,
     ) -> None:
         self._account = account
@@ -99,6 +101,8 @@ class Lease:
         """What the router's history says of it, before trust."""
         self.revision = revision
         """The model revision that the group said it serves."""
+        self.version = version
+        """That and the rendering of its pods, see `bireme.wire.routes`."""
         self.touched = now
         """When the attempt last brought something, on the loop's clock; kept by the attempt."""
         self.abandon: Callable[[str], None] = _nobody_listens

@@ -43,6 +43,8 @@ _KEEPALIVE_S: Final = 10.0
 _READ_BUFFER: Final = 2 * 1024
 _RECEIVE_BUFFER: Final = 6 * 1024
 """Bytes that the kernel may keep of one worker's stream, so that one read of a burst is no megabyte in this process."""
+_LOOPBACK: Final = "127.0.0.1"
+"""In a pod `kubectl port-forward` comes in there."""
 _BACKLOG: Final = 1024
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -76,7 +78,7 @@ class Router:
             shutdown_timeout=0.01,  # `drain` has waited already
         )
         self._settings = settings
-        self._site: web.TCPSite | None = None
+        self._sites: list[web.TCPSite] = []
 
     async def listen(self) -> str:
         """Bind the port and return the address.
@@ -89,8 +91,10 @@ class Router:
         host, port = self._settings.host, self._settings.port
         await self._siblings.listen(self._pages.metrics_part, self._pages.routes_part, self._usage)
         together = True if self._settings.share is not None else None
-        self._site = web.TCPSite(self._runner, host, port, backlog=_BACKLOG, ssl_context=context, reuse_port=together)
-        await self._site.start()
+        for address in dict.fromkeys((host, *((_LOOPBACK,) if self._settings.pods else ()))):
+            site = web.TCPSite(self._runner, address, port, backlog=_BACKLOG, ssl_context=context, reuse_port=together)
+            await site.start()
+            self._sites.append(site)
         host, port = self._runner.addresses[0][:2]
         scheme = "https" if context else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -108,8 +112,8 @@ class Router:
     async def drain(self) -> None:
         """Stop accepting, and return when the last open request is answered."""
         self.proxy.draining = True
-        if self._site is not None:
-            await self._site.stop()
+        for site in self._sites:
+            await site.stop()
         await self.proxy.wait_until_idle()
 
     async def close(self) -> None:

@@ -167,7 +167,7 @@ class Exchange:
             transcript=self._transcript,
             sink=self._sink,
             lease=lease,
-            revision=(revision := shared.metrics.revision(lease.revision)),
+            revision=(revision := shared.metrics.revision(lease.version)),
             claim=claim,
         )
         resume, before = self._transcript.resume(), self._transcript.tokens

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from bireme.wire.routes import Route, Routes
+from bireme.wire.routes import Route, Routes, version
 from bireme.wire.state import StateDocument
 from bireme_router.accounts import Accounts, Lease, Whereabouts
 from bireme_router.affinity import Affinity
@@ -69,6 +69,11 @@ class Group:
         """Whose weights answer there."""
         return self.document.model_revision if self.document else ""
 
+    @property
+    def version(self) -> str:
+        """The rendering of its pods and the checkpoint, by which a canary is told from the others."""
+        return version(self.document.revision, self.document.model_revision) if self.document else ""
+
     def take(self, said: StateDocument, now: float) -> None:
         """What its leader said last; whatever this router had against the group is past."""
         if self.unknown or self.document is None or self.document.state != said.state:
@@ -113,7 +118,7 @@ class Groups:
         self.models: tuple[str, ...] | None = None
         """Names that clients may use; None until routes are known."""
         self.weights: Mapping[str, int] = {}
-        """Shares of new requests by model revision, during a canary."""
+        """Shares of new requests by version, during a canary."""
         self.on_change: Callable[[], None] = _nothing
         self._clock = clock
         self._groups: dict[str, Group] = {}

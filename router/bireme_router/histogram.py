@@ -1,7 +1,7 @@
 """Histograms at the cost of a bisection per value: prometheus_client's take a lock and a label look-up per token."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -43,9 +43,11 @@ class Histogram:
         family.add_metric(list(labels), list(zip(names, accumulate(self._counts), strict=True)), self._sum)
 
 
-def family(named: tuple[str, str], label: str, series: Mapping[str, Histogram]) -> HistogramMetricFamily:
-    """One family, a histogram per value of ``label``."""
-    made = HistogramMetricFamily(*named, labels=[label])
-    for value, histogram in series.items():
-        histogram.add_to(made, [value])
+def family(
+    named: tuple[str, str], labels: Sequence[str], series: Iterable[tuple[Sequence[str], Histogram]]
+) -> HistogramMetricFamily:
+    """One family, a histogram for each of the values of ``labels``."""
+    made = HistogramMetricFamily(*named, labels=labels)
+    for values, histogram in series:
+        histogram.add_to(made, values)
     return made

@@ -18,6 +18,7 @@ from bireme_router.revisions import Revision, Verdict
 from bireme_router.room import WaitingRoom
 
 _OTHER_CODES: Final = (200, 405, 409, 422, 500)
+_VERSION: Final = ("revision", "model_revision")
 
 
 class RouterMetrics:
@@ -49,11 +50,11 @@ class RouterMetrics:
         """A request was on two groups; the first or the second of them answered it."""
         self._hedges.labels(winner).inc()
 
-    def revision(self, name: str) -> Revision:
-        """The series of one model revision."""
-        revision = self._revisions.get(name)
+    def revision(self, version: str) -> Revision:
+        """The series of one version, see `bireme.wire.routes`."""
+        revision = self._revisions.get(version)
         if revision is None:
-            revision = self._revisions[name] = Revision()
+            revision = self._revisions[version] = Revision()
         return revision
 
     @property
@@ -100,7 +101,7 @@ class _Gauges(Collector):
 
 
 class _Served(Collector):
-    """How requests were served: by class, by model revision, and how well prefixes were predicted."""
+    """How requests were served: by class, by version, and how well prefixes were predicted."""
 
     def __init__(self, groups: Groups, queued: dict[Priority, Histogram], revisions: dict[str, Revision]) -> None:
         self._affinity = groups.affinity
@@ -110,20 +111,21 @@ class _Served(Collector):
     def collect(self) -> Iterable[Family]:
         predicted = CounterMetricFamily(*_named(Metric.ROUTER_PREDICTED_CACHED), value=self._affinity.predicted)
         reported = CounterMetricFamily(*_named(Metric.ROUTER_REPORTED_CACHED), value=self._affinity.reported)
-        attempts = CounterMetricFamily(*_named(Metric.ROUTER_ATTEMPTS), labels=["model_revision", "outcome"])
-        for name, revision in self._revisions.items():
+        attempts = CounterMetricFamily(*_named(Metric.ROUTER_ATTEMPTS), labels=[*_VERSION, "outcome"])
+        series = {version.partition("/")[::2]: revision for version, revision in self._revisions.items()}
+        for labels, revision in series.items():
             for verdict in Verdict:
-                attempts.add_metric([name, verdict], revision.attempts[verdict])
-        queued = {priority.name.lower(): histogram for priority, histogram in self._queued.items()}
-        first = {name: revision.first_token for name, revision in self._revisions.items()}
-        gaps = {name: revision.gap for name, revision in self._revisions.items()}
+                attempts.add_metric([*labels, verdict], revision.attempts[verdict])
+        queued = {(priority.name.lower(),): histogram for priority, histogram in self._queued.items()}
+        first = {labels: revision.first_token for labels, revision in series.items()}
+        gaps = {labels: revision.gap for labels, revision in series.items()}
         return [
             predicted,
             reported,
             attempts,
-            family(_named(Metric.ROUTER_QUEUE_SECONDS), "priority", queued),
-            family(_named(Metric.ROUTER_FIRST_TOKEN), "model_revision", first),
-            family(_named(Metric.ROUTER_TOKEN_GAP), "model_revision", gaps),
+            family(_named(Metric.ROUTER_QUEUE_SECONDS), ["priority"], queued.items()),
+            family(_named(Metric.ROUTER_FIRST_TOKEN), _VERSION, first.items()),
+            family(_named(Metric.ROUTER_TOKEN_GAP), _VERSION, gaps.items()),
         ]
 
 

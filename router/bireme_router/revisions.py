@@ -1,4 +1,4 @@
-"""How each model revision does, as clients feel it: what the operator judges a canary by.
+"""How each version (rendering of the pods, checkpoint) does, as clients feel it: what the operator judges a canary by.
 
 Attempts are counted, not requests, so that a revision whose failures are healed elsewhere does not look well.
 """
@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
 
 class Revision:
-    """The series of one model revision."""
+    """The series of one version."""
 
     def __init__(self) -> None:
         self.first_token = Histogram(FIRST_TOKEN_S)

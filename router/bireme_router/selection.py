@@ -11,7 +11,7 @@ from typing import Final
 from bireme_router.accounts import Lease
 from bireme_router.affinity import Trail
 from bireme_router.groups import Group, Groups
-from bireme_router.policies.canary import revision_for
+from bireme_router.policies.canary import version_for
 from bireme_router.policies.concurrency import RECENT_S, most_in_flight, prefill_full
 from bireme_router.policies.cost import Cost, Work, seconds
 from bireme_router.policies.eligible import Key
@@ -72,7 +72,7 @@ class Selection:
         usable = self._usable(wish)
         if not usable:
             return None
-        usable = self._of_drawn_revision(usable, wish)
+        usable = self._of_drawn_version(usable, wish)
         accounts, affinity = self.groups.accounts, self.groups.affinity
         shares = [affinity.cached_share(group.key, wish.trail) for group in usable]
         candidates = [
@@ -143,12 +143,12 @@ class Selection:
         ahead_s = accounts.prefill(key) / accounts.pace(key.pod).prefill
         return not prefill_full(ahead_s, in_flight, slots.stages, priority)
 
-    def _of_drawn_revision(self, usable: list[Group], wish: Wish) -> list[Group]:
+    def _of_drawn_version(self, usable: list[Group], wish: Wish) -> list[Group]:
         weights = self.groups.weights
         if not weights or wish.model_revision is not None:
             return usable
-        revision = revision_for((group.model_revision for group in usable), weights, self._draw())
-        return [group for group in usable if revision in (None, group.model_revision)]
+        drawn = version_for((group.version for group in usable), weights, self._draw())
+        return [group for group in usable if drawn in (None, group.version)]
 
     def _price(self, group: Group, wish: Wish, share: float) -> Price:
         accounts, key = self.groups.accounts, group.key
@@ -172,6 +172,7 @@ class Selection:
             cached_share=share * affinity.trust(group.key),
             predicted_share=share,
             revision=group.model_revision,
+            version=group.version,
             now=self._clock(),
         )
         said = group.document

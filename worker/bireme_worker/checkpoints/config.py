@@ -69,6 +69,7 @@ class ModelConfig:
         Raises:
             UnsupportedCheckpoint: a setting that Bireme does not run, or a size that is missing or senseless.
         """
+        architecture = _architecture(config)  # before sizes, which other families have under other names
         experts, variant = experts_of(config), variant_of(config)
         config = with_defaults(in_llama_words(config))
         fields = Fields(config)
@@ -83,7 +84,7 @@ class ModelConfig:
             )
         positions = fields.size("max_position_embeddings", 2048)
         return cls(
-            architecture=_architecture(config),
+            architecture=architecture,
             hidden_size=hidden,
             intermediate_size=fields.size("intermediate_size"),
             num_hidden_layers=fields.size("num_hidden_layers"),

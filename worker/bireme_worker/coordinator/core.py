@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from bireme.names import Admission, Reason
+from bireme.wire.errors import Garbled
 from bireme.wire.plan import Commit, Plan, Result
 from bireme.wire.requests import Accepted, Allow, Refused, Submit
 from bireme_worker.coordinator.book import Book
@@ -40,7 +41,7 @@ from bireme_worker.coordinator.standing import (
     Weights,
     serving_message,
 )
-from bireme_worker.engine.admission import Capacity, Refusal, refuse, refuse_full, too_long
+from bireme_worker.engine.admission import Capacity, Refusal, refuse, refuse_full, too_long, wrong_mask
 from bireme_worker.engine.results import Emission
 from bireme_worker.engine.scheduler import Scheduler
 from bireme_worker.engine.sequence import Sequence, finish_reason
@@ -134,7 +135,7 @@ class Core:
         self._epoch = begin.epoch
         self._whole = False
         self._weights = Weights(begin.model_revision, begin.generation, begin.source, text)
-        self._capacity = dataclasses.replace(self._capacity, kv_blocks=begin.kv_blocks)
+        self._resize(begin.kv_blocks)
         self._scheduler.begin(begin.epoch, begin.kv_blocks, self._weights.salt)
         for sequence in list(self._scheduler.unfinished()):
             if wrong := too_long(sequence.request, self._capacity):
@@ -142,6 +143,13 @@ class Core:
         self._drop_foreign()
         self._stand(FORMING)
         self._ranks.open(begin.epoch)
+
+    def _resize(self, kv_blocks: int) -> None:
+        before, self._capacity = self._capacity, dataclasses.replace(self._capacity, kv_blocks=kv_blocks)
+        if self._capacity != before:
+            limits = self._capacity.limits
+            log.info(f"the context is {limits.context} tokens{limits.remedy(limits.wanted)}")
+            self._tell_status()
 
     def _finish(self, standing: Standing) -> None:
         self._ranks.close()
@@ -251,6 +259,8 @@ class Core:
 
     def allow(self, client: Client, allow: Allow) -> None:
         """See ``RequestListener``. The request may have ended while this was under way."""
+        if wrong := wrong_mask(allow.mask, self._capacity.vocabulary):
+            raise Garbled(wrong)
         sequence = self._book.find(client, allow.key)
         if sequence is not None:
             self._scheduler.allow(sequence, allow.output, allow.mask)
@@ -304,7 +314,8 @@ class Core:
             self._tell_status()
 
     def _tell_status(self) -> None:
-        self._tell(self._progress.status(self._epoch, self._clock(), draining=self._drain_by is not None))
+        draining = self._drain_by is not None
+        self._tell(self._progress.status(self._epoch, self._clock(), self._capacity.limits, draining=draining))
 
     def _stand(self, standing: Standing) -> None:
         self._standing = standing

@@ -7,6 +7,7 @@ requests and says how far they are.
 import msgspec
 
 from bireme.wire.frames import Codec
+from bireme.wire.requests import Limits
 
 
 class CoordinatorMessage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -108,7 +109,7 @@ class Status(CoordinatorMessage, frozen=True):
     """Coordinator → supervisor: at least every 0.25 s and on every change of ``draining`` or of running to or from 0.
 
     ``step_age_s``: seconds since the last result while work is pending, else 0. Counters grow over the process's life.
-    ``clients``: HTTP processes that are connected.
+    ``clients``: HTTP processes that are connected. ``limits``: what admission allows.
     """
 
     epoch: int
@@ -128,6 +129,7 @@ class Status(CoordinatorMessage, frozen=True):
     drafted: int = 0
     accepted: int = 0
     clients: int = 0
+    limits: Limits | None = None
 
 
 CoordinatorKinds = (

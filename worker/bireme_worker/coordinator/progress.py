@@ -1,5 +1,6 @@
 """How far the group is: the status that the supervisor reads health, load and drain progress from."""
 
+from bireme.wire.requests import Limits
 from bireme_worker.coordinator.book import Book
 from bireme_worker.coordinator.messages import Status
 from bireme_worker.engine.scheduler import Scheduler
@@ -27,7 +28,7 @@ class Progress:
         """Whether something changed since the last status that must not wait for the next tick."""
         return self._told != self._turning(draining)
 
-    def status(self, epoch: int, now: float, *, draining: bool) -> Status:
+    def status(self, epoch: int, now: float, limits: Limits, *, draining: bool) -> Status:
         """The status now."""
         self._told = self._turning(draining)
         scheduler, pool, counters = self._scheduler, self._scheduler.space.pool, self._scheduler.counters
@@ -49,6 +50,7 @@ class Progress:
             drafted=counters.drafted,
             accepted=counters.accepted,
             clients=len(self._book.clients),
+            limits=limits,
         )
 
     @property

@@ -3,7 +3,6 @@
 A bad id would end a step for everybody, so everything that reaches a rank is checked here, once.
 """
 
-import math
 from dataclasses import dataclass
 
 from bireme.names import Admission
@@ -46,8 +45,9 @@ class Capacity:
     @property
     def limits(self) -> Limits:
         """What HTTP processes are told. A pool smaller than the context is the context."""
-        context = min(self.context, self.pool_tokens) if self.kv_blocks and not self.encodes else self.context
-        return Limits(context, self.running, self.queue)
+        if self.encodes or not self.kv_blocks or self.pool_tokens >= self.context:
+            return Limits(self.context, self.running, self.queue)
+        return Limits(self.pool_tokens, self.running, self.queue, wanted=self.context)
 
 
 def refuse(request: Submit, capacity: Capacity) -> Refusal | None:
@@ -62,6 +62,7 @@ def refuse(request: Submit, capacity: Capacity) -> Refusal | None:
         _wrong_ids("the prompt", request.prompt, capacity.vocabulary)
         or _wrong_ids("the output to continue", request.outputs, capacity.vocabulary)
         or _wrong_sampling(request.sampling, capacity.vocabulary)
+        or (wrong_mask(request.mask, capacity.vocabulary) if request.mask else "")
         or too_long(request, capacity)
     )
     return Refusal(Admission.NEVER_FITS, wrong) if wrong else None
@@ -87,13 +88,20 @@ def too_long(request: Submit, capacity: Capacity) -> str:
         return f"max_tokens is {request.max_tokens}: it must be at least 1 and at least the {outputs} tokens given"
     for size, what in ((capacity.context, "the context"), (capacity.pool_tokens, "the KV cache")):
         if prompt + 1 > size:
-            return f"the prompt has {prompt} tokens and {what} holds {size}: shorten it to at most {size - 1}"
-        if prompt + request.max_tokens > size:
+            remedy = capacity.limits.remedy(prompt + 1)
+            return f"the prompt has {prompt} tokens and {what} holds {size}: shorten it to at most {size - 1}{remedy}"
+        if (both := prompt + request.max_tokens) > size:
             return (
-                f"the prompt has {prompt} tokens and max_tokens is {request.max_tokens}, together "
-                f"{prompt + request.max_tokens}, and {what} holds {size}: ask for at most {size - prompt}"
+                f"the prompt has {prompt} tokens and max_tokens is {request.max_tokens}, together {both}, "
+                f"and {what} holds {size}: ask for at most {size - prompt}{capacity.limits.remedy(both)}"
             )
     return ""
+
+
+def wrong_mask(mask: bytes, vocabulary: int) -> str:
+    """Why these are not the ids that may be drawn, one bit each, or ""."""
+    expected = -(-vocabulary // 8)
+    return "" if len(mask) == expected else f"a mask has {len(mask)} bytes, of {vocabulary} ids it has {expected}"
 
 
 def _wrong_ids(what: str, data: bytes, vocabulary: int) -> str:
@@ -118,24 +126,30 @@ def _wrong_sampling(sampling: Sampling, vocabulary: int) -> str:
             return f"{name} is {value}: it must be {low} to {high}"
     if sampling.top_p == 0:
         return "top_p is 0: it must be more than 0 and at most 1"
-    if sampling.repetition_penalty == 0:
-        return "repetition_penalty is 0: it must be more than 0"
-    biases = [bias for bias in sampling.logit_bias.values() if not math.isfinite(bias)]
-    return f"logit_bias has the value {biases[0]}: it must be finite" if biases else ""
+    biases = [bias for bias in sampling.logit_bias.values() if not -_BIAS_MAX <= bias <= _BIAS_MAX]
+    if biases:
+        return f"logit_bias has the value {biases[0]}: it must be finite, -{_BIAS_MAX:g} to {_BIAS_MAX:g}"
+    wanted = max(sampling.logprobs, sampling.prompt_logprobs)
+    if wanted > vocabulary:
+        return f"{wanted} log probabilities are asked for: the vocabulary has {vocabulary} ids"
+    return ""
 
 
 _FLOAT_MAX = 1e6
+_BIAS_MAX = 1e30
+"""Over the coldest temperature this is still a float32."""
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("temperature", 0, _FLOAT_MAX),
     ("top_k", 0, INT32_MAX),
     ("top_p", 0, 1),
     ("min_p", 0, 1),
-    ("repetition_penalty", 0, _FLOAT_MAX),
+    ("repetition_penalty", 0.01, _FLOAT_MAX),
     ("frequency_penalty", -_FLOAT_MAX, _FLOAT_MAX),
     ("presence_penalty", -_FLOAT_MAX, _FLOAT_MAX),
     ("seed", 0, 2**64 - 1),
     ("choice", 0, INT32_MAX),
     ("logprobs", -1, INT32_MAX),
+    ("prompt_logprobs", -1, INT32_MAX),
     ("min_tokens", 0, INT32_MAX),
 )
 """Both ends included; NaN is in no range."""

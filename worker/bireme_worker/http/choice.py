@@ -23,6 +23,12 @@ class Scored:
     offset: int
     logprobs: Logprobs | None
 
+    def cut(self, most: int) -> "Scored":
+        """The same with at most so many of the likeliest."""
+        if self.logprobs is None or len(self.logprobs.top) <= most:
+            return self
+        return Scored(self.token, self.offset, Logprobs(self.logprobs.chosen, self.logprobs.top[:most]))
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -66,7 +72,8 @@ class Choice:
         self._prompt = generation.prompt_of(index)
         self._echo = generation.echo_of(index)
         self._echoes = bool(generation.echoes)
-        self._wants_prompt = generation.prompt_logprobs
+        self._wanted = generation.logprobs
+        self._prompt_wanted = generation.prompt_logprobs
         self._tokens = text.tokens
         self.scored_prompt: list[Logprobs] = []
         self._offset = len(self._echo)
@@ -112,12 +119,13 @@ class Choice:
 
     def _piece(self, ids: list[int], text: str, scored: list[Scored]) -> Piece:
         prompt: list[Scored] = []
-        if ids or text:
+        if ids or text or self.finish:
             text, self._echo = self._echo + text, ""
             if self.scored_prompt:
-                prompt = self._told_prompt()
-                scored = prompt + scored if self._echoes and self._all_text is not None else scored
-                prompt = prompt if self._wants_prompt else []
+                told = self._told_prompt()  # with as many of the likeliest as the greedier of the two fields asked for
+                if self._echoes and self._wanted >= 0:
+                    scored = [one.cut(self._wanted) for one in told] + scored
+                prompt = [one.cut(self._prompt_wanted) for one in told] if self._prompt_wanted >= 0 else []
         if self._parts is None:
             return Piece(ids, text, scored, self.finish, [], prompt)
         parts = self._parts.push(text) + (self._parts.finish() if self.finish else [])

@@ -24,6 +24,7 @@ import msgspec
 from aiohttp import web
 
 from bireme.names import Admission, Header
+from bireme_worker.http.unbuilt import instead_of
 
 
 class ApiError(Exception):
@@ -161,7 +162,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except web.HTTPRequestEntityTooLarge as error:
         return _response(BodyTooLarge(f"the body is over the limit: {error.text}"))
     except web.HTTPNotFound:
-        return _response(UnknownRoute(f"there is no route {request.method} {request.path}"))
+        way = instead_of(request.path)
+        text = f"{request.path} is not offered: {way}" if way else f"there is no route {request.method} {request.path}"
+        return _response(UnknownRoute(text))
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
         return _response(WrongMethod(f"{request.path} has no method {request.method}: use {allowed}"))

@@ -53,7 +53,7 @@ class Generation:
     form: OutputForm = FREE
     echoes: tuple[str, ...] = ()
     logprobs: int = -1
-    prompt_logprobs: bool = False
+    prompt_logprobs: int = -1
 
     @property
     def prompt(self) -> list[int]:
@@ -123,7 +123,7 @@ async def plan_generation(
     field = "messages" if isinstance(body, ChatBody) else "prompt"
     for prompt in prompts:
         service.require_ids(field, prompt)
-    rooms = tuple(_room(len(prompt), body, serving.limits.context) for prompt in prompts)
+    rooms = tuple(_room(len(prompt), body, serving.limits) for prompt in prompts)
     if isinstance(body, ChatBody):
         form = await form_of_chat(service.text, body, prompts[0])
     else:
@@ -149,7 +149,7 @@ async def plan_generation(
         form=form,
         echoes=tuple(service.text.decode(prompt) for prompt in prompts) if echo else (),
         logprobs=body.logprobs_wanted,
-        prompt_logprobs=body.prompt_logprobs is not None,
+        prompt_logprobs=-1 if body.prompt_logprobs is None else body.prompt_logprobs,
     )
 
 
@@ -216,7 +216,7 @@ def _seed(caller: Caller, given: int | None) -> int:
     return secrets.randbits(64) if caller.extension is None else caller.extension.seed & _SEED_MASK
 
 
-def _room(prompt: int, body: ChatBody | CompletionBody, context: int) -> int:
+def _room(prompt: int, body: ChatBody | CompletionBody, limits: Limits) -> int:
     """How many tokens may be generated.
 
     Raises:
@@ -225,18 +225,19 @@ def _room(prompt: int, body: ChatBody | CompletionBody, context: int) -> int:
     field = "messages" if isinstance(body, ChatBody) else "prompt"
     if prompt == 0:
         raise InvalidRequest(f"{field} has no tokens: send some text", param=field)
-    room = context - prompt
+    context, room = limits.context, limits.context - prompt
     if room < 1:
         raise InvalidRequest(
             f"{field} has {prompt} tokens and the context has {context}, with room for at least one token of output: "
-            f"shorten it to {context - 1} tokens",
+            f"shorten it to {context - 1} tokens{limits.remedy(prompt + 1)}",
             param=field,
         )
     wanted = max(body.limit or 1, body.min_tokens)
     if wanted > room:
         name = "max_tokens" if body.limit is not None else "min_tokens"
         raise InvalidRequest(
-            f"{name} is {wanted}, the prompt has {prompt} tokens and the context {context}: ask for at most {room}",
+            f"{name} is {wanted}, the prompt has {prompt} tokens and the context {context}: ask for at most {room}"
+            f"{limits.remedy(prompt + wanted)}",
             param=name,
         )
     return room if body.limit is None else body.limit

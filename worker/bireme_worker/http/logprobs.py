@@ -6,6 +6,7 @@ A token that is a part of a character is written with U+FFFD in `token`; `bytes`
 from collections.abc import Sequence
 from typing import Any, Final
 
+from bireme.wire.plan import Logprobs
 from bireme_worker.http.choice import Scored
 from bireme_worker.text.token_bytes import TokenBytes
 
@@ -34,18 +35,21 @@ def completion_logprobs(tokens: TokenBytes, scored: Sequence[Scored]) -> dict[st
         "text_offset": [one.offset for one in scored],
         "token_logprobs": [None if one.logprobs is None else max(one.logprobs.chosen, LEAST) for one in scored],
         "tokens": [_text(tokens, one.token) for one in scored],
-        "top_logprobs": [
-            None
-            if one.logprobs is None
-            else {_text(tokens, token): max(value, LEAST) for token, value in one.logprobs.top}
-            for one in scored
-        ],
+        "top_logprobs": [None if one.logprobs is None else _by_text(tokens, one.token, one.logprobs) for one in scored],
     }
 
 
 def prompt_logprobs(tokens: TokenBytes, scored: Sequence[Scored]) -> dict[str, Any]:
     """VLLM's `prompt_logprobs` of a choice: an object by id for each token but the first; nothing if none is told."""
     return {"prompt_logprobs": [_by_id(tokens, one) for one in scored]} if scored else {}
+
+
+def _by_text(tokens: TokenBytes, token: int, logprobs: Logprobs) -> dict[str, float]:
+    """The likeliest, and the token itself as OpenAI tells it too; of two that are written alike the likelier one."""
+    values: dict[str, float] = {}
+    for other, value in (*logprobs.top, (token, logprobs.chosen)):
+        values.setdefault(_text(tokens, other), max(value, LEAST))
+    return values
 
 
 def _by_id(tokens: TokenBytes, one: Scored) -> dict[str, Any] | None:

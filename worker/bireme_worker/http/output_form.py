@@ -12,7 +12,15 @@ from typing import Final
 from bireme_worker.http.errors import InvalidRequest
 from bireme_worker.http.forms import Form
 from bireme_worker.http.schema import ChatBody, CompletionBody
-from bireme_worker.text.answer_parts import THINK, THINK_END, AnswerParts, ToolFormat, calls_schema, parameters_of
+from bireme_worker.text.answer_parts import (
+    THINK,
+    THINK_END,
+    AnswerParts,
+    ToolFormat,
+    calls_schema,
+    marks_of,
+    parameters_of,
+)
 from bireme_worker.text.errors import InvalidGrammar
 from bireme_worker.text.grammar import Constraint, Grammar, Thought, json_grammar
 from bireme_worker.text.tokenizer import TextModel
@@ -65,7 +73,7 @@ async def form_of_chat(text: TextModel, body: ChatBody, prompt: Sequence[int]) -
         thinking=thinking,
         grammar=await _compiled(text, form),
         thought=thought,
-        keep=text.python_tag if tools is ToolFormat.LLAMA3 else frozenset(),
+        keep=text.ids_called(*marks_of(tools, thinks=thinking is not None)),
     )
 
 
@@ -82,15 +90,15 @@ def _of_tools(text: TextModel, body: ChatBody) -> tuple[ToolFormat, Form | None]
     if not text.takes_tools:
         raise InvalidRequest("tools: this model's chat template has no place for tools: leave them out", param="tools")
     functions = [tool.function.model_dump() for tool in body.tools]
+    strict = any(tool.function.strict for tool in body.tools)
     if body.tool_choice == "auto":
         return text.tool_format, None
     try:
         if body.tool_choice == "required":
-            return ToolFormat.LIST, Form(
-                "tools", json_grammar(calls_schema(functions, parallel=body.parallel_tool_calls))
-            )
+            schema = calls_schema(functions, parallel=body.parallel_tool_calls)
+            return ToolFormat.LIST, Form("tools", json_grammar(schema, strict=strict))
         named = next(one for one in functions if f"={one['name']}" == body.tool_choice)
-        return ToolFormat.NAMED, Form("tools", json_grammar(parameters_of(named)))
+        return ToolFormat.NAMED, Form("tools", json_grammar(parameters_of(named), strict=strict))
     except (InvalidGrammar, RecursionError, UnicodeError) as error:
         raise InvalidRequest(f"tools can't be used: {error}", param="tools") from error
 

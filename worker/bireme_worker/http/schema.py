@@ -148,7 +148,7 @@ class GenerationBody(Body):
     min_p: float = Field(0.0, ge=0, le=1, description="0 is off.")
     frequency_penalty: float = Field(0.0, ge=-2, le=2, description="0 is off.")
     presence_penalty: float = Field(0.0, ge=-2, le=2, description="0 is off.")
-    repetition_penalty: float = Field(1.0, gt=0, le=10, description="1 is off.")
+    repetition_penalty: float = Field(1.0, ge=0.01, le=10, description="1 is off.")
     seed: Annotated[int | None, checked(_seed)] = Field(None, description="Leave it out for a random one.")
     stop: Annotated[list[str], checked(_strings)] = Field([], description="At most 16 texts that end the output.")
     stop_token_ids: list[int] = Field([], max_length=MAX_IDS, description="Token ids that end the output.")

@@ -8,6 +8,7 @@ import argparse
 import ctypes
 import gc
 import os
+import re
 import signal
 import socket
 import sys
@@ -62,6 +63,8 @@ from bireme_worker.rank.staging import Stager, Staging, Wrap, release_later
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
+_ASKED: Final = re.compile(r"tried to allocate [\d.]+ \w+", re.IGNORECASE)
+"""How torch tells how much it could not have."""
 _HEAP_BYTES: Final = 32 << 20
 
 
@@ -172,6 +175,18 @@ def _fail(control: Control, rank: int, reason: Reason, error: Exception, code: E
     return code
 
 
+class NoMemory(Exception):
+    """What ``error`` means for whoever reads it."""
+
+    def __init__(self, error: Exception) -> None:
+        amount = _ASKED.search(str(error))
+        asked = f" ({amount[0]})" if amount else ""
+        super().__init__(
+            f"there is no memory for what it needs{asked}: lower engine.kvCache.bytes or engine.maxBatchedTokens, "
+            "split the model over more ranks, or free memory"
+        )
+
+
 def reason_of(error: Exception) -> Reason:
     """Memory and everything else need different remedies. Torch's CPU allocator has no error class of its own."""
     memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
@@ -191,7 +206,9 @@ def run_rank(rank: int, channel: SocketChannel[ControlMessage]) -> int:
         return _fail(control, rank, Reason.BAD_CHECKPOINT, error, Exit.BAD_CHECKPOINT)
     except Exception as error:  # noqa: BLE001  the supervisor must learn why this process ends
         sys.excepthook(type(error), error, error.__traceback__)
-        return _fail(control, rank, reason_of(error), error, Exit.INTERNAL)
+        reason = reason_of(error)
+        told = NoMemory(error) if reason is Reason.OUT_OF_MEMORY else error
+        return _fail(control, rank, reason, told, Exit.INTERNAL)
     return Exit.DRAINED
 
 

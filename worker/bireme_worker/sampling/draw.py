@@ -7,8 +7,12 @@ the device.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from bireme.wire.plan import Sampling
+
+COLDEST: Final = 1e-5
+"""A lower temperature is greedy: divided by it scores would leave float32, and noise could only break ties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +21,7 @@ class Draw:
 
     Attributes:
         rows: how many rows sample.
-        hot: temperature above 0. ``top_k``, ``top_p``, ``min_p``: does any of these rows filter so?
+        hot: a temperature that is not greedy. ``top_k``, ``top_p``, ``min_p``: does any of these rows filter so?
         filtered: places in ``hot`` (not row numbers) of the rows with any filter.
         penalised, biased, held: rows with penalties, with bias, with stop ids that must not be drawn yet.
         masked: rows that may draw only some ids.
@@ -51,7 +55,7 @@ class Draw:
     def of(cls, samplings: Sequence[Sampling], outputs: Sequence[int], masked: Sequence[int] = ()) -> "Draw":
         """Describe rows with these sampling constants that draw output tokens number ``outputs``, some ``masked``."""
         numbered = list(enumerate(samplings))
-        hot = [row for row, one in numbered if one.temperature > 0]
+        hot = [row for row, one in numbered if heat(one) > 0]
         wanted = [samplings[row] for row in hot]
         return cls(
             rows=len(samplings),
@@ -67,6 +71,11 @@ class Draw:
             reported=tuple(row for row, one in numbered if one.logprobs >= 0),
             tops=tuple(one.logprobs for one in samplings if one.logprobs >= 0),
         )
+
+
+def heat(sampling: Sampling) -> float:
+    """The temperature by which scores are divided; 0 is greedy."""
+    return sampling.temperature if sampling.temperature >= COLDEST else 0.0
 
 
 def penalises(sampling: Sampling) -> bool:

@@ -12,8 +12,10 @@ import torch
 from bireme.wire.plan import Admit, Sampling, unpack_ids
 from bireme_worker.models.shard import VocabularyShard
 from bireme_worker.models.transfer import upload
-from bireme_worker.sampling.draw import penalises
+from bireme_worker.sampling.draw import heat, penalises
 
+_LEAST_TOP_P: Final = 1e-30
+"""Less would be 0 in float32, and nothing would be kept."""
 _LOW: Final = 0xFFFFFFFF
 
 
@@ -56,7 +58,7 @@ class SamplingState:
     def admit(self, admit: Admit) -> None:
         """Take over the constants of a request and count what it has already."""
         one, slot = admit.sampling, admit.slot
-        numbers = (one.temperature, one.top_p, one.min_p, *_penalties(one))
+        numbers = (heat(one), max(one.top_p, _LEAST_TOP_P), one.min_p, *_penalties(one))
         integers = (one.top_k, one.seed & _LOW, one.seed >> 32 & _LOW, one.choice)
         self._numbers[:, slot] = upload(np.array(numbers, dtype=np.float32), self._device)
         self._integers[:, slot] = upload(np.array(integers, dtype=np.int64), self._device)

@@ -71,8 +71,8 @@ class Admin:
         app.router.add_post("/abort", self._proved(self._abort))
         app.router.add_post("/leader", self._proved(self._leader))
         app.router.add_post("/reload", self._proved(self._reload))
-        for verb in ("adopt", "profile"):
-            app.router.add_post(f"/{verb}", self._proved(_unbuilt))
+        app.router.add_post("/adopt", self._proved(self._adopt))
+        app.router.add_post("/profile", self._proved(_unbuilt))
         return app
 
     def _proved(self, handler: Handler) -> Handler:
@@ -138,6 +138,10 @@ class Admin:
     async def _abort(self, request: web.Request) -> web.Response:
         self._verbs.abort((await _body(request, AbortRequest)).request_id)
         return _json(self._board.refresh())
+
+    async def _adopt(self, _: web.Request) -> web.Response:
+        known = self._board.refresh()
+        raise Refused(f"this pod is stage {known.stage} of group {known.group}, incarnation {known.incarnation}")
 
     async def _leader(self, request: web.Request) -> web.Response:
         wanted = await _body(request, LeaderRequest)

@@ -41,6 +41,7 @@ def build(
 ) -> StateDocument:
     """The document without its ``seq``."""
     work = status or Status(0, 0, 0, 0, 0, 0, 0, 0.0, False, 0, 0, 0, {})
+    asked = Limits(identity.max_model_length, identity.max_running_requests, identity.max_queued_requests)
     return StateDocument(
         v=STATE_VERSION,
         seq=0,
@@ -66,7 +67,7 @@ def build(
         step=work.step,
         step_age_s=round(work.step_age_s, 3),
         draining=draining,
-        limits=Limits(identity.max_model_length, identity.max_running_requests, identity.max_queued_requests),
+        limits=work.limits or asked,
         stages=stages,
         source=checkpoint.source,
     )

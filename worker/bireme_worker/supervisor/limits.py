@@ -16,9 +16,10 @@ class Limits:
     grew. ``ending_s``: a rank that does not leave its epoch is killed. ``loading_s``, ``forming_s``: one checkpoint
     read, one forming of an epoch with warm-up. ``rejoin_s``: a lost peer; beyond it the process exits 75.
     ``stable_s``: an epoch or process that lived this long clears its backoff. ``crashes``: starts in a row that came to
-    nothing before the supervisor gives up with 70. ``stop_s``: children that were asked to stop are killed.
-    ``ports_s``: a port of this pod is in use; its last holder may still be going. ``nonfinite``: so many requests whose
-    logits were not finite, and at least half of all that ended, within ``nonfinite_s``: the weights are not trusted.
+    nothing before the supervisor gives up with 70, ``starved`` the same where there was no memory. ``stop_s``: children
+    that were asked to stop are killed. ``ports_s``: a port of this pod is in use; its last holder may still be going.
+    ``nonfinite``: so many requests whose logits were not finite, and at least half of all that ended, within
+    ``nonfinite_s``: the weights are not trusted.
     """
 
     silent_s: float = 2.5
@@ -32,6 +33,7 @@ class Limits:
     rejoin_s: float = 1800.0
     stable_s: float = 5.0
     crashes: int = 8
+    starved: int = 3
     stop_s: float = 5.0
     ports_s: float = 3.0
     nonfinite: int = 4

@@ -21,6 +21,7 @@ from bireme.process import die_with_parent
 from bireme_worker.identity import BadIdentity, Identity, read_identity
 from bireme_worker.supervisor.leadership import Commands
 from bireme_worker.supervisor.limits import Limits
+from bireme_worker.supervisor.standby import stand_by
 from bireme_worker.supervisor.state_file import Termination, leave_word
 from bireme_worker.supervisor.supervisor import Supervisor
 
@@ -30,6 +31,8 @@ def main() -> NoReturn:
     die_with_parent()
     options = _parse(sys.argv[1:])
     try:
+        if os.environ.get(Env.STANDBY) == "1":
+            _stand_by()
         identity = read_identity(os.environ)
         _log_to_stderr(identity)
         termination = uvloop.run(_supervise(identity, options))
@@ -39,6 +42,15 @@ def main() -> NoReturn:
         logging.getLogger(__name__).exception("internal error")
         termination = Termination(Exit.INTERNAL, Reason.NONE, f"internal error: {error!r}")
     _leave(termination)
+
+
+def _stand_by() -> None:
+    """Return when this pod is a stage like any other, or leave when it is told to end before."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s standby: %(message)s")
+    role = uvloop.run(stand_by(os.environ))
+    if role is None:
+        _leave(Termination(Exit.DRAINED, Reason.SHUTTING_DOWN, "stopped as asked; it was nobody's stage"))
+    os.environ.update(role)
 
 
 async def _supervise(identity: Identity, options: argparse.Namespace) -> Termination:
@@ -63,9 +75,8 @@ def _limits(settings: Sequence[str]) -> Limits:
 
 def _log_to_stderr(identity: Identity) -> None:
     place = f"group={identity.group} stage={identity.stage} incarnation={identity.incarnation}"
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s %(levelname)s {place} supervisor: %(message)s"
-    )
+    form = f"%(asctime)s %(levelname)s {place} supervisor: %(message)s"
+    logging.basicConfig(force=True, stream=sys.stderr, level=logging.INFO, format=form)
 
 
 def _leave(termination: Termination) -> NoReturn:

@@ -157,7 +157,7 @@ class RankPool:
             if not self._stopping:
                 log.warning(f"rank {slot.rank} ended: {text}")
                 self._listener.rank_down(slot.rank, reason, f"rank {slot.rank}: {text}")
-                await asyncio.sleep(slot.restarts.ended(code, last_line, slot.proved))
+                await asyncio.sleep(slot.restarts.ended(code, last_line, slot.proved, slot.blame))
 
     async def _start(self, rank: int) -> TalkingChild[ControlMessage]:
         warm = self._spare.take() if self._spare is not None else None

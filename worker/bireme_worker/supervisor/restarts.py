@@ -22,17 +22,20 @@ class Restarts:
         self._watch = watch
         self._failures = 0
 
-    def ended(self, code: int, last_line: str, proved: bool) -> float:
+    def ended(self, code: int, last_line: str, proved: bool, blame: tuple[str, str] | None = None) -> float:
         """Take note of an end; return the seconds to wait before the next start.
 
-        ``proved``: this process had done its work for a while, so its end is the first of a new row.
+        ``proved``: this process had done its work for a while, so its end is the first of a new row. ``blame``: reason
+        and words of who ended it.
         """
-        text = f"{self._what} {exit_text(code, last_line)}"
+        text = f"{self._what}: {blame[1]}" if blame else f"{self._what} {exit_text(code, last_line)}"
         for final, reason in FINAL.items():
             if code == final:
                 self._watch.end(Termination(code, reason, text))
         self._failures = 1 if proved else self._failures + 1
-        if self._failures >= self._watch.limits.crashes:
-            self._watch.end(Termination(Exit.INTERNAL, Reason.CRASH_LOOP, f"{text}, {self._failures} times in a row"))
+        limits, starved = self._watch.limits, blame is not None and blame[0] == Reason.OUT_OF_MEMORY
+        if self._failures >= (limits.starved if starved else limits.crashes):
+            reason = Reason.OUT_OF_MEMORY if starved else Reason.CRASH_LOOP
+            self._watch.end(Termination(Exit.INTERNAL, reason, f"{text}, {self._failures} times in a row"))
         self.total += 1
         return backoff(self._failures)

@@ -244,7 +244,7 @@ class Stage:
         if message.exit_code in FINAL_EXITS:
             self._out.append(Fatal(message.exit_code, message.reason, text))
         elif message.exit_code or seat.phase is RankPhase.LOADING:
-            self._out.append(Kill(seat.rank, message.reason, text))
+            self._out.append(Kill(seat.rank, message.reason, message.message))
         elif message.epoch == seat.epoch and seat.phase in IN_EPOCH:
             self._lose(seat.epoch, message.reason, text)
 

@@ -68,4 +68,4 @@ def _starting(facts: Facts) -> tuple[str, str]:
 def _joined(text: str, facts: Facts) -> str:
     waits = f"waits for {', '.join(facts.waits)}" if facts.waits else ""
     front = "" if facts.front_up else facts.front_message
-    return "; ".join(filter(None, (text, waits, front)))
+    return "; ".join(dict.fromkeys(filter(None, (text, waits, front))))

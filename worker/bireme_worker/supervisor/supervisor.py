@@ -82,7 +82,9 @@ class Supervisor:
             log.info("nothing to drain: this stage has no leader")
 
     def undrain(self) -> None:
-        """`/undrain`."""
+        """`/undrain`. A pod that was told to end ends: nothing takes that back."""
+        if self._leaving is not None:
+            raise Refused("this pod was told to end, so its drain can't be taken back")
         self._leads("undrain").leader.apply(ev.UndrainAsked())
 
     def reload(self, asked: ReloadRequest) -> None:

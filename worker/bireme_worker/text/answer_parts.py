@@ -42,6 +42,7 @@ class Thought:
 
 
 Part = Said | Thought | Begun | Arguments
+_MARKS: Final = {ToolFormat.HERMES: (_TOOL_CALL, _TOOL_CALL_END), ToolFormat.LLAMA3: (PYTHON_TAG,)}
 
 
 def tool_format_of(template: str) -> ToolFormat:
@@ -49,6 +50,12 @@ def tool_format_of(template: str) -> ToolFormat:
     if _TOOL_CALL in template:
         return ToolFormat.HERMES
     return ToolFormat.LLAMA3 if PYTHON_TAG in template or "<|start_header_id|>" in template else ToolFormat.NONE
+
+
+def marks_of(form: ToolFormat, *, thinks: bool) -> tuple[str, ...]:
+    """What tells parts apart in the text. Some tokenizers call these tokens special, which no text shows else."""
+    thought = (THINK, THINK_END) if thinks else ()
+    return (*_MARKS.get(form, ()), *thought)
 
 
 def calls_schema(tools: Sequence[Mapping[str, Any]], *, parallel: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from bireme_worker.checkpoints.config import ModelConfig, read_json, read_option
 from bireme_worker.checkpoints.errors import CorruptFile
 from bireme_worker.checkpoints.gguf_file import GGUFFile
 from bireme_worker.checkpoints.layout import find_gguf, load_model_config
-from bireme_worker.text.answer_parts import PYTHON_TAG, THINK, THINK_END, tool_format_of
+from bireme_worker.text.answer_parts import THINK, THINK_END, tool_format_of
 from bireme_worker.text.chat_template import ChatTemplate
 from bireme_worker.text.detokenizer import Detokenizer
 from bireme_worker.text.errors import InvalidChat
@@ -50,7 +50,6 @@ class TextModel:
         self.takes_tools = "tools" in source
         self.tool_format = tool_format_of(source)
         self.thought_ids = self._thought_ids() if THINK_END in source else None
-        self.python_tag = self._ids_called(PYTHON_TAG)
         self.grammars = Grammars(tokenizer, config.vocab_size, self.eos_ids)
 
     @classmethod
@@ -103,17 +102,18 @@ class TextModel:
             raise InvalidChat("this model has no chat template: use the completions endpoint")
         return self._template.render(messages, now=now, **options)
 
+    def ids_called(self, *texts: str) -> frozenset[int]:
+        """The ids of these tokens, as far as the vocabulary has them."""
+        ids = map(self._tokenizer.token_to_id, texts)
+        return frozenset(index for index in ids if index is not None)
+
     def _thought_ids(self) -> tuple[int, int] | None:
         opens, closes = self._tokenizer.token_to_id(THINK), self._tokenizer.token_to_id(THINK_END)
         return None if opens is None or closes is None else (opens, closes)
 
-    def _ids_called(self, text: str) -> frozenset[int]:
-        index = self._tokenizer.token_to_id(text)
-        return frozenset() if index is None else frozenset({index})
-
     def _ids_of(self, name: str) -> frozenset[int]:
         token = self.special_tokens.get(name)
-        return frozenset() if token is None else self._ids_called(token)
+        return frozenset() if token is None else self.ids_called(token)
 
 
 def _from_directory(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
