@@ -65,7 +65,7 @@ class Load:
 
 async def reload(deployment: Deployment, revision: str, mode: str, load: Load) -> dict[str, float]:
     """One reload under load: the longest gap from the wish on until a second after the commit."""
-    write_wish(deployment.run_dir / deployment.name / "reload.json", Wish(f"/models/{revision}", revision, mode))
+    write_wish(deployment.run_dir / deployment.name / "wishes", Wish(f"/models/{revision}", revision, mode))
     begin = time.monotonic()
     deployment.process.send_signal(SIGNAL)
     prepared = 0.0

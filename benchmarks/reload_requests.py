@@ -116,7 +116,7 @@ async def _operate(deployment: Deployment, run: Run) -> None:
 
 
 async def _reload(deployment: Deployment, revision: str, mode: str, run: Run) -> None:
-    write_wish(deployment.run_dir / deployment.name / "reload.json", Wish(f"/models/{revision}", revision, mode))
+    write_wish(deployment.run_dir / deployment.name / "wishes", Wish(f"/models/{revision}", revision, mode))
     deployment.process.send_signal(SIGNAL)
     await _until(deployment, lambda: _all_serve(deployment, revision))
     _note(run, f"reload to {revision}, mode {mode}")

@@ -144,7 +144,9 @@ def test_a_text_that_is_no_deployment_gets_a_clear_answer(text: str, words: str)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidDeployment, match=r"absent\.yaml is not a valid InferenceDeployment"):
+    with pytest.raises(
+        InvalidDeployment, match=r"absent\.yaml can't be read \(No such file or directory\): name a UTF-8"
+    ):
         load(tmp_path / "absent.yaml")
 
 
@@ -219,3 +221,9 @@ def test_what_is_about_nodes_is_refused_locally() -> None:
     deployment = parse(with_fields(spec__recovery={"nodeLostAfterSeconds": 5}, spec__disruption={"onCordon": "Ignore"}))
     blamed = [refusal.partition(":")[0] for refusal in refused_locally(deployment)]
     assert blamed == ["spec.recovery.nodeLostAfterSeconds", "spec.disruption.onCordon"]
+
+
+def test_a_canary_and_a_budget_for_drains_are_refused_locally() -> None:
+    deployment = parse(with_fields(spec__rollout__canary={}, spec__disruption__maxUnavailableGroups=2))
+    blamed = [refusal.partition(":")[0] for refusal in refused_locally(deployment)]
+    assert blamed == ["spec.disruption.maxUnavailableGroups", "spec.rollout.canary"]

@@ -46,15 +46,25 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.rollout: set maxSurge or maxUnavailable to 1 or more",
         "spec.rollout: set maxSurge or maxUnavailable to 1 or more",
     ),
-    "a field that is not built yet": (
-        with_fields(spec__spares=1),
-        "spec.spares: not built yet, planned with the cluster operator: keep its default 0; until then one more group",
-        "spec.spares: not built yet, planned with the cluster operator: keep its default 0; until then one more group",
+    "spares of a group that is made anew whole": (
+        with_fields(spec__spares=1, spec__recovery={"mode": "Recreate"}),
+        "spec.spares: set spares to 0, or leave placement out and run the engine Bireme with recovery.mode InPlace",
+        "spec.spares: set spares to 0, or leave placement out and run the engine Bireme with recovery.mode InPlace",
     ),
-    "an object that is not built yet": (
-        with_fields(spec__autoscaling={"maxReplicas": 3, "targetQueuedRequests": 4}),
-        "spec.autoscaling: not built yet, planned with the cluster operator: leave it out; until then set spec.replicas",
-        "spec.autoscaling: not built yet, planned with the cluster operator: leave it out; until then set spec.replicas",
+    "an autoscaler without a router to ask": (
+        with_fields(spec__autoscaling={"maxReplicas": 3, "targetQueuedRequests": 4}, spec__router={"replicas": 0}),
+        "spec.autoscaling: set engine.type to Bireme and router.replicas to 1 or more, or leave autoscaling out",
+        "spec.autoscaling: set engine.type to Bireme and router.replicas to 1 or more, or leave autoscaling out",
+    ),
+    "an autoscaler with nothing to aim at": (
+        with_fields(spec__autoscaling={"maxReplicas": 3}),
+        "spec.autoscaling: set at least one of targetQueuedRequests, targetTTFTMilliseconds, idleToZeroSeconds",
+        "spec.autoscaling: set at least one of targetQueuedRequests, targetTTFTMilliseconds, idleToZeroSeconds",
+    ),
+    "a canary before somebody else's engine": (
+        with_fields(spec__rollout__canary={}, spec__engine={"type": "Custom"}),
+        "spec.rollout: set engine.type to Bireme, or leave rollout.canary out",
+        "spec.rollout: set engine.type to Bireme, or leave rollout.canary out",
     ),
     "stage layers for another pipeline": (
         with_fields(spec__parallelism={"pipeline": 3, "stageLayers": [15, 15]}),
@@ -72,7 +82,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.recovery.backoff.initialSeconds: set initialSeconds to maxSeconds or less",
     ),
     "more replicas at least than at most": (
-        with_fields(spec__autoscaling={"minReplicas": 4, "maxReplicas": 3}),
+        with_fields(spec__autoscaling={"minReplicas": 4, "maxReplicas": 3, "targetQueuedRequests": 1}),
         "spec.autoscaling.minReplicas: set minReplicas to maxReplicas or less",
         "spec.autoscaling.minReplicas: set minReplicas to maxReplicas or less",
     ),
@@ -152,6 +162,10 @@ RIGHT: dict[str, dict[str, Any]] = {
         }
     ),
     "a cache in bytes": with_fields(spec__engine__kvCache__bytes=1073741824),
+    "a canary and a budget for drains": with_fields(
+        spec__rollout__canary={"groups": 2, "analysisSeconds": 60, "minRequests": 1, "maxErrorPercent": 0},
+        spec__disruption={"maxUnavailableGroups": 0, "onCordon": "Ignore"},
+    ),
     "an open template": with_fields(
         spec__template={
             "metadata": {"labels": {"team": "a"}},

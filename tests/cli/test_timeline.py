@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from bireme.cli import timeline
+from bireme.cli.local import steps_told
 from bireme.cli.main import main
 from bireme.cli.page import page
 from bireme.cli.recoveries import Line, recoveries
+from bireme.cli.router_restarts import router_restarts
 
 
 def _rank(at: float, stage: int, pid: int, phase: str, epoch: int = 0) -> dict[str, Any]:
@@ -96,13 +98,42 @@ def test_why_says_how_each_group_is_and_what_its_newest_recovery_was(
     folder = tmp_path / "demo"
     folder.mkdir()
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in RUN))
-    serving = {"index": 0, "state": "Serving", "reason": "None", "message": "", "since": "2026-11-28T00:00:00Z"}
+    since = "2026-11-28T00:00:00Z"
+    serving = {"index": 0, "state": "Serving", "reason": "None", "message": "", "since": since}
     failed = {**serving, "index": 1, "state": "Failed", "reason": "BudgetExhausted", "message": "7 restarts in an hour"}
-    (folder / "status.json").write_text(json.dumps({"status": {"groups": [serving, failed]}}))
+    ready = {"type": "Ready", "status": "False", "reason": "SomeGroupsServing", "lastTransitionTime": since}
+    status = {"readyReplicas": 1, "conditions": [ready | {"message": "1 Failed"}], "groups": [serving, failed]}
+    content = {"metadata": {"name": "demo"}, "spec": {"replicas": 2}, "status": status}
+    (folder / "status.json").write_text(json.dumps(content))
     assert main(["why", "demo"]) == 1
     said = capsys.readouterr().out
-    assert "group 0 is Serving since 2026-11-28T00:00:00Z" in said
+    assert "demo: 1 of 2 groups serve. It is not ready since 2026-11-28T00:00:00Z" in said
+    assert "Group 0 serves epoch 0 since 2026-11-28T00:00:00Z" in said
     assert "rank 0 was ended by <SIGKILL>" in said
-    assert "group 1 is Failed (BudgetExhausted)" in said
-    assert "7 restarts in an hour\n  nothing was lost" in said
+    assert "all weights were in place by 0.70 s" in said
+    assert "Group 1 is Failed" in said
+    assert "(BudgetExhausted: More restarts than `spec.recovery.restartBudget` allows): 7 restarts in an hour." in said
     assert main(["why", "another"]) != 0
+
+
+def test_a_restart_of_the_router_is_a_recovery_of_its_own(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    router = {"kind": "router", "group": -1, "restarts": 0, "message": ""}
+    told = [
+        {**router, "at": 200.0, "pid": 20, "phase": "Running"},
+        {**router, "at": 201.0, "pid": 0, "phase": "BackingOff", "message": "ended by SIGKILL"},
+        {**router, "at": 201.5, "pid": 21, "phase": "Running", "restarts": 1},
+    ]
+    log.write_text(log.read_text() + "".join(json.dumps(line) + "\n" for line in told))
+    [restart] = router_restarts(timeline.read(log))
+    assert (restart.cause, restart.took_s) == ("ended by SIGKILL", 0.5)
+    assert [moment.step for moment in restart.moments] == ["detect", "rejoin"]
+    assert main(["timeline", str(log), "--last", "1"]) == 0
+    assert "router: started as process 21" in capsys.readouterr().out
+
+
+def test_weights_whose_arrival_nobody_told_were_there_when_their_rank_formed() -> None:
+    unseen = [line for line in RUN if (line["at"], line.get("phase")) != (100.7, "Idle")]
+    [*_, recovery] = recoveries(Line(**line) for line in unseen)
+    assert "all weights were in place by 0.80 s" in steps_told(recovery)

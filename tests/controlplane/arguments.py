@@ -50,7 +50,7 @@ class Ports:
                 return f"https://{_LOOPBACK}:{self.controller_manager}/healthz"
             case Program.SCHEDULER:
                 return f"https://{_LOOPBACK}:{self.scheduler}/healthz"
-            case Program.KUBECTL | Program.KWOK:
+            case _:
                 raise ValueError(f"{program} is no part of a control plane")
 
 
@@ -104,7 +104,7 @@ def arguments(program: Program, files: Files, ports: Ports, settings: Settings) 
             return _controller_manager(files, ports, settings)
         case Program.SCHEDULER:
             return _scheduler(files, ports)
-        case Program.KUBECTL | Program.KWOK:
+        case _:
             raise ValueError(f"{program} is no part of a control plane")
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from bireme.names import Env
 from tests.controlplane.locks import Say, locked
-from tests.controlplane.programs import KUBERNETES, Program
+from tests.controlplane.programs import CONTROL_PLANE, KUBERNETES, Program
 from tests.controlplane.toolchain import CannotBuild, find_go
 
 ASSETS: Final = "KUBEBUILDER_ASSETS"
@@ -124,10 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m tests.controlplane.build", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--bin", type=Path, help="also put links to the programs into this directory")
-    parser.add_argument("programs", nargs="*", type=Program, help=f"default all: {', '.join(Program)}")
+    parser.add_argument("programs", nargs="*", type=Program, help=f"default {', '.join(CONTROL_PLANE)}")
     options = parser.parse_args(arguments)
     try:
-        paths = ensure(options.programs or list(Program))
+        paths = ensure(options.programs or CONTROL_PLANE)
     except (CannotBuild, BuildFailed) as error:
         say_on_stderr(str(error))
         return 1

@@ -13,6 +13,7 @@ from bireme.api.crd import COMMITTED
 from tests.controlplane.build import ensure
 from tests.controlplane.cluster import API_ONLY, WHOLE, ControlPlane
 from tests.controlplane.cluster import control_plane as running_control_plane
+from tests.controlplane.polling import eventually
 from tests.controlplane.programs import Program
 from tests.controlplane.toolchain import CannotBuild
 
@@ -69,12 +70,20 @@ def kwok_program(request: pytest.FixtureRequest, programs: dict[Program, Path]) 
 
 
 @pytest.fixture(scope="session")
+def helm_program(request: pytest.FixtureRequest, programs: dict[Program, Path]) -> Path:
+    """Where helm is, for the tests of the chart."""
+    programs.update(_ensure(request, [Program.HELM]))
+    return programs[Program.HELM]
+
+
+@pytest.fixture(scope="session")
 def crd(api_server: ControlPlane) -> ControlPlane:
     """The session's control plane with the committed CRD, applied as a user does it."""
     applied = api_server.kubectl("apply", "-f", str(_ROOT / COMMITTED))
     assert applied.returncode == 0, applied.stderr
-    waited = api_server.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(_ROOT / COMMITTED))
-    assert waited.returncode == 0, waited.stderr
+    # kubectl gives up at once on an object that has no conditions yet.
+    wait = ("wait", "--for=condition=Established", "--timeout=60s", "-f", str(_ROOT / COMMITTED))
+    eventually(lambda: api_server.kubectl(*wait).returncode == 0)
     return api_server
 
 

@@ -344,3 +344,12 @@ def test_a_state_directory_too_deep_for_a_socket_ends_it_with_64(tmp_path: Path)
 def test_the_coordinator_imports_no_torch() -> None:
     check = "import sys, bireme_worker.coordinator.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+async def test_the_supervisor_hears_the_context_before_the_group_serves_and_what_it_could_be(tmp_path: Path) -> None:
+    async with running_group(tmp_path) as group:
+        await group.form(epoch=5, kv_blocks=10)
+        began = next(n for n, message in enumerate(group.supervisor.messages) if isinstance(message, Begun))
+        told = [message for message in group.supervisor.messages[:began] if isinstance(message, Status)][-1]
+        assert told.limits is not None
+        assert (told.limits.context, told.limits.wanted) == (9 * 16, 512)

@@ -7,7 +7,7 @@ import pytest
 from bireme.names import Admission, Reason
 from bireme.wire.errors import WireError
 from bireme.wire.plan import Plan, Sampling, unpack_ids
-from bireme.wire.requests import Accepted, Frame
+from bireme.wire.requests import Accepted, Allow, Frame
 from bireme_worker.coordinator.messages import Abort, Status
 from tests.support.coordinated_group import CONTEXT, Group, Rank, running_group
 from tests.support.model_rank import reference
@@ -172,6 +172,16 @@ async def test_the_key_of_a_running_request_can_not_be_used_twice(tmp_path: Path
         await http.inbox.until_closed()
         rank.flow.set()
         assert (await other.answer(other.ask([3], 2)))[1] == "length"
+
+
+async def test_a_mask_of_another_vocabulary_closes_the_connection_before_a_rank_sees_it(tmp_path: Path) -> None:
+    async with running_group(tmp_path) as group:
+        (rank,) = await group.form(epoch=5)
+        broken, other = await group.http(), await group.http()
+        broken.inbox.channel.send(Allow(1, 0, b"\xff"))
+        await broken.inbox.until_closed()
+        assert await other.answer(other.ask([1], 15)) == reference([1], Sampling(), 15)
+        assert all(not plan.masks for plan in rank.plans)
 
 
 async def test_an_http_process_without_the_token_is_turned_away(tmp_path: Path) -> None:

@@ -41,8 +41,18 @@ def test_prompt_and_max_tokens_over_the_context_are_refused_with_the_numbers() -
 def test_a_kv_cache_smaller_than_the_context_is_named() -> None:
     small = Capacity(context=100, vocabulary=50, running=2, queue=3, kv_blocks=4)
     assert "the KV cache holds 48: ask for at most 8" in message(submit([1] * 40, 20), small)
-    assert small.limits.context == 48
-    assert CAPACITY.limits.context == 100
+    assert (small.limits.context, small.limits.wanted) == (48, 100)
+    assert (CAPACITY.limits.context, CAPACITY.limits.wanted) == (100, 0)
+
+
+def test_the_remedy_for_a_small_kv_cache_is_named_where_it_would_help() -> None:
+    small = Capacity(context=100, vocabulary=50, running=2, queue=3, kv_blocks=4)
+    for request in (submit([1] * 40, 20), submit([1] * 60, 1)):
+        told = message(request, small)
+        assert "of 100 tokens that are allowed the KV cache holds 48: for all of them make engine.kvCache.bytes" in told
+        assert "2.1 times as large" in told
+    assert "kvCache" not in message(submit([1] * 100, 1), small)
+    assert "kvCache" not in message(submit([1] * 60, 41))
 
 
 @pytest.mark.parametrize("max_tokens", [0, -1, -(2**40), 2**40])
@@ -84,6 +94,7 @@ def test_half_an_id_is_refused() -> None:
         ("min_p", 1.5),
         ("repetition_penalty", 0.0),
         ("repetition_penalty", -1.0),
+        ("repetition_penalty", 5e-324),
         ("repetition_penalty", math.inf),
         ("frequency_penalty", math.nan),
         ("presence_penalty", -math.inf),
@@ -91,6 +102,7 @@ def test_half_an_id_is_refused() -> None:
         ("seed", 2**64),
         ("choice", -1),
         ("logprobs", -2),
+        ("prompt_logprobs", -2),
         ("min_tokens", -1),
     ],
 )
@@ -98,7 +110,19 @@ def test_a_sampling_value_out_of_range_is_refused_by_name(name: str, value: floa
     assert message(submit(PROMPT, 1, sampling=msgspec.structs.replace(Sampling(), **{name: value}))).startswith(name)
 
 
-@pytest.mark.parametrize("bias", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
+def test_more_likeliest_ids_than_there_are_are_refused(name: str) -> None:
+    assert message(submit(PROMPT, 1, sampling=msgspec.structs.replace(Sampling(), **{name: 51}))).startswith("51 log")
+    assert refuse(submit(PROMPT, 1, sampling=msgspec.structs.replace(Sampling(), **{name: 50})), CAPACITY) is None
+
+
+def test_a_mask_that_is_not_of_this_vocabulary_is_refused() -> None:
+    request = msgspec.structs.replace(submit(PROMPT, 1), mask=b"\xff" * 8)
+    assert message(request) == "a mask has 8 bytes, of 50 ids it has 7"
+    assert refuse(msgspec.structs.replace(request, mask=b"\xff" * 7), CAPACITY) is None
+
+
+@pytest.mark.parametrize("bias", [math.nan, math.inf, 1e31, -1e31])
 def test_an_infinite_bias_is_refused(bias: float) -> None:
     assert "logit_bias" in message(submit(PROMPT, 1, sampling=Sampling(logit_bias={1: bias})))
 

@@ -104,7 +104,7 @@ class Reloaded:
 
     def wish(self, revision: str) -> None:
         """What `bireme reload` does, without the second that a Python process takes to start."""
-        path = self.deployment.run_dir / self.deployment.name / "reload.json"
+        path = self.deployment.run_dir / self.deployment.name / "wishes"
         write_wish(path, Wish(f"/models/{NAMES[revision]}", revision, "finish"))
         self.deployment.process.send_signal(SIGNAL)
 

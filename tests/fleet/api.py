@@ -112,7 +112,8 @@ class NodeApi:
         working, severed = asyncio.create_task(work), asyncio.create_task(self._severed.wait())
         try:
             await asyncio.wait({working, severed}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
+            # What a reader says of a connection that was cut under it is not worth telling apart.
+            if working.done() and not (self._severed.is_set() and working.exception()):
                 return working.result()
             raise Unreachable("the node was partitioned from the API server")
         finally:

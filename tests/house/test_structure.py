@@ -67,6 +67,7 @@ def test_broad_excepts_are_only_in_the_places_that_the_style_names() -> None:
 
 def test_the_reference_page_is_generated_from_the_names() -> None:
     assert reference.render() == reference.PAGE.read_text(), "run `make reference`"
+    assert reference.render_operator() == reference.OPERATOR_PAGE.read_text(), "run `make reference`"
 
 
 TORCH_FREE = [

@@ -99,11 +99,11 @@ async def http_app(pod: Identity, requests: Path) -> AsyncIterator[aiohttp.Clien
 
 @contextlib.asynccontextmanager
 async def whole_group(
-    source: Path, folder: Path, *, budget: int = 64, kv_blocks: int = 128, slots: int = 8
+    source: Path, folder: Path, *, name: str = "tiny", budget: int = 64, kv_blocks: int = 128, slots: int = 8
 ) -> AsyncIterator[tuple[aiohttp.ClientSession, InlineRanks]]:
     """A group that serves ``source``."""
     changes = {"max_batched_tokens": budget, "max_running_requests": slots, "max_model_length": CONTEXT}
-    pod = replace(identity(source, **changes, kv_bytes=1 << 24), state_dir=folder)
+    pod = replace(identity(source, **changes, kv_bytes=1 << 24), state_dir=folder, model_name=name)
     ranks = InlineRanks(load_runner(pod, 0, pod.checkpoint, Progress()))
     core = Core(
         scheduler=Scheduler(SchedulerConfig(slots, budget, 1, 2)),

@@ -71,6 +71,7 @@ class ScriptedCoordinator:
     token: bytes
     revision: str = "rev-1"
     context: int = 512
+    wanted: int = 0
     source: str = ""
     text: str = ""
     script: Callable[[Submit], Script] = lambda _: Script()
@@ -124,7 +125,7 @@ class ScriptedCoordinator:
             await self._news.wait_for(reached)
 
     def _serving(self, serving: bool, reason: str, message: str, retry_after_s: float) -> Serving:
-        limits = Limits(self.context, running=64, queue=36)
+        limits = Limits(self.context, running=64, queue=36, wanted=self.wanted)
         return Serving(serving, reason, message, retry_after_s, 1, self.revision, 0, limits, self.source, self.text)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

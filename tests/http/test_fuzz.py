@@ -94,7 +94,11 @@ async def check(client: aiohttp.ClientSession, route: str, body: dict[str, Any],
         return
     assert response.status in (400, 401, 404), data
     error = json.loads(data)["error"]
-    assert any(name in error["message"] for name in (*fields, *body)), error
+    names = {*fields, *body}
+    if error["param"] is not None:
+        assert error["param"].partition(".")[0] in names, error
+    else:
+        assert any(name in error["message"] for name in names if len(name) > 1), error
 
 
 def tame(submit: Submit) -> Script:

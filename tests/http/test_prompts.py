@@ -72,6 +72,43 @@ async def test_echo_with_logprobs_scores_prompt_and_output(client: aiohttp.Clien
     assert choice["text"].startswith("".join(logprobs["tokens"][: len(LONG)]))
 
 
+async def test_echo_and_prompt_logprobs_each_tell_as_many_of_the_likeliest_as_they_were_asked_for(
+    client: aiohttp.ClientSession,
+) -> None:
+    for scored, echoed in ((4, 1), (0, 3)):
+        fields = {"prompt": [33, 34, 35], "echo": True, "logprobs": echoed, "prompt_logprobs": scored}
+        choice = (await complete(client, **fields))["choices"][0]
+        assert all(echoed <= len(one) <= echoed + 1 for one in choice["logprobs"]["top_logprobs"][1:])
+        assert [max(scored, 1) <= len(one) <= scored + 1 for one in choice["prompt_logprobs"][1:]] == [True] * 2
+        assert choice["logprobs"]["tokens"][:3] == list(choice["text"][:3])
+
+
+async def test_an_echoed_prompt_that_was_cut_is_the_part_that_was_kept(client: aiohttp.ClientSession) -> None:
+    whole = await complete(client, prompt=LONG, echo=True, logprobs=0, truncate_prompt_tokens=5)
+    short = await complete(client, prompt=LONG[-5:], echo=True, logprobs=0)
+    assert whole["choices"] == short["choices"]
+    assert whole["choices"][0]["logprobs"]["text_offset"][0] == 0
+
+
+async def test_best_of_with_echo_and_logprobs_compares_outputs_and_tells_all(client: aiohttp.ClientSession) -> None:
+    plain = await complete(client, prompt=[5, 6, 7], best_of=3, n=2)
+    told = await complete(client, prompt=[5, 6, 7], best_of=3, n=2, echo=True, logprobs=2)
+    for short, long in zip(plain["choices"], told["choices"], strict=True):
+        assert long["text"].endswith(short["text"])
+        assert len(long["logprobs"]["tokens"]) == 3 + 4
+        assert long["logprobs"]["token_logprobs"][0] is None
+
+
+async def test_offsets_count_characters_over_token_borders_and_stop_strings(client: aiohttp.ClientSession) -> None:
+    whole = (await complete(client, prompt="One", logprobs=0, max_tokens=12))["choices"][0]
+    stop = whole["text"][4:7]
+    cut = (await complete(client, prompt="One", logprobs=0, max_tokens=12, stop=stop))["choices"][0]
+    assert (cut["text"], cut["finish_reason"]) == (whole["text"][: whole["text"].index(stop)], "stop")
+    count = len(cut["logprobs"]["tokens"])
+    assert cut["logprobs"]["text_offset"] == whole["logprobs"]["text_offset"][:count]
+    assert cut["logprobs"]["text_offset"][-1] <= len(cut["text"]) + len(stop)
+
+
 async def test_best_of_sends_the_likeliest_of_its_draws(client: aiohttp.ClientSession) -> None:
     drawn = (await complete(client, prompt="One", n=4, logprobs=0))["choices"]
     best = await complete(client, prompt="One", best_of=4, n=2)

@@ -1,5 +1,6 @@
 """Every refusal names the field and the remedy, and says that nothing was computed."""
 
+import asyncio
 import io
 import json
 from typing import Any
@@ -179,6 +180,29 @@ async def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(
             assert "context has 512" in message
 
 
+async def test_a_context_that_only_the_kv_cache_bounds_is_refused_with_the_remedy(
+    client: aiohttp.ClientSession, coordinator: ScriptedCoordinator
+) -> None:
+    async def told(length: int, tokens: int) -> bool:
+        body = {"model": "smol", "prompt": [5] * length, "max_tokens": tokens}
+        async with client.post(COMPLETIONS, json=body) as response:
+            message = (await refused(response, 400))["message"]
+        return "make engine.kvCache.bytes 4 times as large" in message
+
+    assert not await told(600, 1)
+    coordinator.wanted = 2048
+    coordinator.announce()
+    try:
+        async with asyncio.timeout(20):
+            while not await told(600, 1):
+                await asyncio.sleep(0.01)
+        assert await told(500, 100)
+        assert not await told(3000, 1)
+    finally:
+        coordinator.wanted = 0
+        coordinator.announce()
+
+
 async def test_a_body_over_the_limit_is_a_413(client: aiohttp.ClientSession, coordinator: ScriptedCoordinator) -> None:
     async with client.post(CHAT, data=io.BytesIO(b" " * (8 * 1024 * 1024 + 1))) as response:
         error = await refused(response, 413)
@@ -187,7 +211,11 @@ async def test_a_body_over_the_limit_is_a_413(client: aiohttp.ClientSession, coo
 
 async def test_routes_and_methods_that_do_not_exist_are_named(client: aiohttp.ClientSession, stand: Stand) -> None:
     async with client.post("/v1/responses", json={}) as response:
-        assert "/v1/responses" in (await refused(response, 404))["message"]
+        assert (await refused(response, 404))["message"] == "/v1/responses is not offered: use /v1/chat/completions"
+    async with client.post("/v1/audio/speech", json={}) as response:
+        assert "only text is served" in (await refused(response, 404))["message"]
+    async with client.post("/v1/nothing", json={}) as response:
+        assert (await refused(response, 404))["message"] == "there is no route POST /v1/nothing"
     async with client.get(CHAT) as response:
         assert "use POST" in (await refused(response, 405))["message"]
 

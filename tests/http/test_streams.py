@@ -209,7 +209,8 @@ async def test_completion_logprobs_have_offsets_into_the_text(
     tokens, offsets = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
     assert "".join(tokens) == choice["text"]
     assert [choice["text"][o : o + len(t)] for t, o in zip(tokens, offsets, strict=True)] == tokens
-    assert choice["logprobs"]["top_logprobs"] == [{}] * len(tokens)
+    own = [{token: value} for token, value in zip(tokens, choice["logprobs"]["token_logprobs"], strict=True)]
+    assert choice["logprobs"]["top_logprobs"] == own  # the drawn token is told beside the likeliest
 
 
 async def test_minus_infinity_is_written_as_a_number(
@@ -273,7 +274,9 @@ async def test_text_parts_and_null_fields_are_taken_as_openais_clients_send_them
         {"role": "assistant", "content": "Hi", "refusal": None, "tool_calls": None},
         {"role": "user", "content": [{"type": "text", "text": "One"}, {"type": "text", "text": "Two"}]},
     ]
-    body = {"model": "smol", "messages": messages, "tools": [], "tool_choice": "none", "max_tokens": None, "user": "me"}
+    body: dict[str, Any] = {"model": "smol", "messages": messages, "tools": [], "tool_choice": "none"}
+    body |= {"max_tokens": None, "user": "me"}
+    body |= {"skip_special_tokens": True, "length_penalty": 1.0, "use_beam_search": False, "bad_words": []}
     async with client.post(CHAT, json=body) as response:
         assert response.status == 200, await response.text()
     prompt = text.decode(unpack_ids(coordinator.submits[0].prompt), skip_special_tokens=False)

@@ -204,6 +204,19 @@ async def test_required_calls_fit_their_tools(client: aiohttp.ClientSession) -> 
             jsonschema.validate(json.loads(call["function"]["arguments"]), parameters)
 
 
+@pytest.mark.parametrize("strict", [None, False, True])
+async def test_only_a_strict_tool_refuses_what_can_not_be_enforced(
+    client: aiohttp.ClientSession, strict: bool | None
+) -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "boolean", "not": {"const": 5}}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        body = {"messages": HELLO, "tools": [tool], "tool_choice": choice, "max_tokens": 4}
+        status, answer = await post(client, CHAT, body)
+        assert (status == 400) == bool(strict), answer
+        assert not strict or "tools" in answer["error"]["message"]
+
+
 async def test_a_named_tool_is_called_once_and_ends_with_stop(client: aiohttp.ClientSession) -> None:
     named = {"type": "function", "function": {"name": "weather"}}
     choice = await chat(client, tools=TOOLS, tool_choice=named, temperature=1.0, seed=4)

@@ -6,7 +6,10 @@
     parent             as sleep, with a child of its own
     stage              what a stage does: an admin port with /watch, /drain, /leader and /reload; serves at once
 
-A stage obeys files in its state directory: `requests` has the number of running requests, `state` another state.
+A stage obeys files in its state directory: `requests` has the number of running requests, `state` another state; with
+`deaf` it answers probes only, as if nobody but its own node could reach it; `unheard` names a stage that the leader
+lost, `ranks` has stages with their ranks, as JSON; with `unfit` it can't load what a reload is about. With
+BIREME_STANDBY it is nobody until `/adopt` tells it who it is.
 """
 
 import json
@@ -18,6 +21,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 from bireme.process import child_environment, die_with_parent
 
@@ -29,6 +33,8 @@ class Facts:
     draining = False
     leader = ""
     revision = ""
+    source = ""
+    reload: ClassVar[dict[str, object]] = {}
 
 
 def document() -> bytes:
@@ -50,7 +56,7 @@ def document() -> bytes:
         "revision": WHO["BIREME_REVISION"],
         "model_revision": Facts.revision or WHO["BIREME_MODEL_REVISION"],
         "generation": 0,
-        "reload": {},
+        "reload": Facts.reload,
         "running": int(requests.read_text()) if requests.exists() else 0,
         "waiting": 0,
         "queued_prefill_tokens": 0,
@@ -60,10 +66,48 @@ def document() -> bytes:
         "step": 0,
         "step_age_s": 0.0,
         "draining": Facts.draining,
-        "limits": {"context": 100, "running": 4, "queue": 4},
-        "stages": [],
+        "limits": {"context": 144, "running": 4, "queue": 4, "wanted": 512},
+        "stages": unheard() + ranks(),
+        "source": Facts.source or WHO["BIREME_MODEL_PATH"],
     }
     return json.dumps(content).encode() + b"\n"
+
+
+def take(asked: dict[str, Any]) -> None:
+    """Serve the checkpoint at once, unless it is said to be no good."""
+    name, source = asked["model_revision"], asked["source"]
+    if (STATE_DIR / "unfit").exists():
+        failed = {"phase": "Failed", "model_revision": name, "message": "truncated", "source": source}
+        Facts.reload = {**failed, "final": True, "wish": asked["wish"]}
+    else:
+        Facts.revision, Facts.source, Facts.reload = name, source, {}
+
+
+def unheard() -> list[dict[str, object]]:
+    path = STATE_DIR / "unheard"
+    stages = path.read_text().split() if path.exists() else []
+    return [{"stage": int(stage), "incarnation": 1, "boot": "", "last_heard_s": 60.0, "ranks": []} for stage in stages]
+
+
+def ranks() -> list[dict[str, object]]:
+    path = STATE_DIR / "ranks"
+    found: list[dict[str, object]] = json.loads(path.read_text()) if path.exists() else []
+    return found
+
+
+def become(asked: dict[str, object]) -> None:
+    token = STATE_DIR / "adopted-token"
+    token.write_text(str(asked["token"]))
+    WHO["BIREME_TOKEN_FILE"] = str(token)
+    for name, key in (("GROUP_UID", "group"), ("GROUP_INDEX", "index"), ("INCARNATION", "incarnation")):
+        WHO[f"BIREME_{name}"] = str(asked[key])
+    WHO["BIREME_MODEL_REVISION"] = str(asked["model_revision"])
+    WHO["BIREME_STAGE"] = str(asked["stage"])
+
+
+def wait_while_deaf() -> None:
+    while (STATE_DIR / "deaf").exists():
+        time.sleep(0.05)
 
 
 class Admin(BaseHTTPRequestHandler):
@@ -71,6 +115,10 @@ class Admin(BaseHTTPRequestHandler):
         if self.path in {"/livez", "/readyz"}:
             self.send_response(200)
             self.end_headers()
+            return
+        wait_while_deaf()
+        if "BIREME_STAGE" not in WHO:
+            self.send_error(404)
             return
         token = Path(WHO["BIREME_TOKEN_FILE"]).read_text()
         if self.headers["authorization"] != f"Bearer {token}":
@@ -80,6 +128,7 @@ class Admin(BaseHTTPRequestHandler):
         self.end_headers()
         said, at = b"", 0.0
         while True:
+            wait_while_deaf()
             now = document()
             if now != said or time.monotonic() - at > 1:
                 said, at = now, time.monotonic()
@@ -87,11 +136,19 @@ class Admin(BaseHTTPRequestHandler):
             time.sleep(0.02)
 
     def do_POST(self) -> None:
+        wait_while_deaf()
         body = self.rfile.read(int(self.headers["content-length"]))
+        if self.path == "/adopt" and "BIREME_STAGE" not in WHO:
+            become(json.loads(body))
+        elif self.path == "/adopt" or "BIREME_STAGE" not in WHO:
+            self.send_error(409)
+            return
         if self.path == "/drain":
             Facts.draining = True
+        if self.path == "/undrain":
+            Facts.draining = False
         if self.path == "/reload":
-            Facts.revision = json.loads(body)["model_revision"]
+            take(json.loads(body))
         (STATE_DIR / self.path.strip("/")).write_bytes(body)
         self.send_response(200)
         self.end_headers()

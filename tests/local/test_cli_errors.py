@@ -64,7 +64,7 @@ def write(tmp_path: Path, spec: dict[str, Any] | None = None, path: str = "/mode
     [
         ({"replica": 2}, "line 10: spec.replica: unknown field; did you mean replicas?"),
         ({"replicas": -1}, "spec.replicas: use 0 or more"),
-        ({"spares": 1}, "spec.spares: not built yet"),
+        ({"spares": 1}, "spec.spares: remove it; local processes have no nodes"),
         ({"template": {"spec": {"nodeSelector": {"a": "b"}}}}, "spec.template.spec.nodeSelector: remove it"),
         ({"engine": {"maxModelLength": 9000}}, "maxModelLength is 9000, but the model was made for 8192 tokens"),
         ({"parallelism": {"tensor": 2}}, "9 attention heads do not divide by tensor parallelism 2"),

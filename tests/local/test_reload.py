@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from bireme.cli.main import main
-from bireme.names import Env, Exit
+from bireme.names import Env, Exit, Reason
+from bireme_operator.local.rundir import RunDir
+from bireme_operator.local.wish import SIGNAL, Wish, write_wish
 from tests.local.running_up import Up, alive, deployment
 
 WORDS = ["reload", "demo", "--path", "/models/tuned", "--revision", "2"]
@@ -45,6 +47,49 @@ def test_the_served_name_for_another_path_is_refused(up: Up, capsys: pytest.Capt
     assert main([*WORDS[:-1], "1"]) == Exit.BAD_CONFIGURATION
     assert "another --revision" in capsys.readouterr().err
     assert main(["reload", "demo", "--path", "models", "--revision", "2"]) == Exit.BAD_CONFIGURATION
+
+
+def test_after_a_failed_reload_the_same_can_be_asked_again_and_the_events_tell_the_truth(
+    up: Up, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unfit = [up.state_dir(pod) / "unfit" for pod in up.pods() if pod["stage"] == 0]
+    for file in unfit:
+        file.touch()
+    assert main(WORDS) == Exit.BAD_CHECKPOINT
+    assert "Serving (ReloadFailed): model revision 2: truncated" in capsys.readouterr().out
+    for file in unfit:
+        file.unlink()
+    assert main(WORDS) == 0
+    lines = [json.loads(line) for line in (up.directory / "events.jsonl").read_text().splitlines()]
+    told = [line["event"] for line in lines if line["kind"] == "news" and "Reload" in line["event"]]
+    assert told == ["GroupReloadFailed", "GroupReloaded", "GroupReloaded"]
+
+
+def test_a_name_belongs_to_the_first_weights_that_served_under_it(up: Up, capsys: pytest.CaptureFixture[str]) -> None:
+    unfit = [up.state_dir(pod) / "unfit" for pod in up.pods() if pod["stage"] == 0]
+    for file in unfit:
+        file.touch()
+    assert main(["reload", "demo", "--path", "/models/truncated", "--revision", "2"]) == Exit.BAD_CHECKPOINT
+    for file in unfit:
+        file.unlink()
+    assert main(WORDS) == 0, "nothing has served under that name"
+    for revision, path in (("1", "/models/none"), ("2", "/models/tuned")):
+        assert main(["reload", "demo", "--path", "/models/other", "--revision", revision]) == Exit.BAD_CONFIGURATION
+        assert path in capsys.readouterr().err
+    assert main(["reload", "demo", "--path", "/models/none", "--revision", "1"]) == 0
+
+
+def test_a_wish_that_slipped_past_the_command_line_is_refused_by_the_planner(up: Up) -> None:
+    write_wish(RunDir(up.directory).wishes, Wish("/models/other", "1", "finish"))
+    up.signal(SIGNAL)
+    up.until(lambda: _stalled(up) == Reason.NAME_TAKEN)
+    assert up.states() == ["Serving", "Serving"]
+    assert not any((up.state_dir(pod) / "reload").exists() for pod in up.pods())
+
+
+def _stalled(up: Up) -> str:
+    found = (one for one in up.content()["status"]["conditions"] if one["type"] == "Stalled")
+    return next((str(one["reason"]) for one in found if one["status"] == "True"), "")
 
 
 def test_a_deployment_that_is_not_up_is_named(

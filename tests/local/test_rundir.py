@@ -1,5 +1,6 @@
 """The run directory: one `up` per name, nothing left of a run that was killed, secrets for this user only."""
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -48,6 +49,20 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     assert not again.status.exists()
     assert not again.token_path(0).exists()
     again.close()
+
+
+def test_a_clean_end_leaves_no_lock_and_never_two_holders(tmp_path: Path) -> None:
+    first, second = RunDir(tmp_path / "demo").open(), RunDir(tmp_path / "demo")
+    waiting = os.open(first.path / "lock", os.O_RDWR)  # by somebody who has not tried to hold it yet
+    first.close()
+    assert not (tmp_path / "demo" / "lock").exists()
+    assert second.holder() is None
+    second.open()
+    fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert not second._is_there(waiting), "what was taken away holds nothing"
+    assert second.holder() == os.getpid()
+    os.close(waiting)
+    second.close()
 
 
 def test_status_and_logs_stay_after_the_end(tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 import asyncio
 import errno
 import io
+import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from bireme.cli.main import main
 from bireme.cli.progress import Progress
-from bireme.names import Env
+from bireme.names import Env, Exit
 from bireme.wire.routes import Routes, read_routes
 from bireme_operator.local.addresses import Addresses
 from bireme_operator.local.errors import RunDirUnusable
@@ -35,6 +38,20 @@ def test_a_run_directory_that_can_t_be_made_is_refused_with_the_remedy(tmp_path:
         RunDir(tmp_path / "file" / "demo").open()
 
 
+def test_a_run_on_a_full_disk_is_refused_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    with pytest.raises(RunDirUnusable, match=rf"1\.0 MiB are free on its disk, 16 are needed\): set {Env.RUN_DIR} to"):
+        RunDir(tmp_path / "demo").open()
+
+
+def test_a_model_that_finds_no_room_says_where_and_what_to_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["model", "smollm2", "--cache", str(tmp_path / "file" / "models")]) == Exit.BAD_CONFIGURATION
+    assert "models can't be used (Not a directory): give a directory with 540 MB free" in capsys.readouterr().err
+
+
 def test_a_status_that_can_t_be_written_is_written_later(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
     obstacle = in_the_way_of(path)
@@ -51,7 +68,7 @@ def test_a_status_that_can_t_be_written_is_written_later(tmp_path: Path) -> None
 async def test_routes_that_can_t_be_written_are_written_later(tmp_path: Path) -> None:
     path = tmp_path / "routes.json"
     obstacle = in_the_way_of(path)
-    keeper = RouterKeeper([sys.executable], path, tmp_path / "log", lambda: None)
+    keeper = RouterKeeper([sys.executable], path, tmp_path / "log", lambda: None, print)
     routes = Routes(1, ("m",), ())
     keeper.write(routes)
     assert not path.exists()

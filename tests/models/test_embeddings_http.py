@@ -1,8 +1,10 @@
 """Embeddings as clients get them: the official client, a whole group of two stages, and a rank that dies meanwhile."""
 
 import asyncio
+import base64
 import os
 import signal
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import openai
 import pytest
 import pytest_asyncio
 import torch
+from hypothesis import HealthCheck, given, settings
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 from torch.nn import functional
@@ -20,6 +23,7 @@ from bireme.names import Env, Port
 from bireme_worker.llm.pods import Pods
 from tests.models.random_models import VOCABULARY, written
 from tests.models.test_encoders import MODELS, expected, write_modules
+from tests.support.any_request import FIELDS, embedding
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WORDS = ("ship", "oar", "drum", "harbour", "row", "##er", "##ing", "the", "a", "two")
@@ -100,8 +104,8 @@ async def test_the_official_client_gets_the_vectors_of_transformers(api: openai.
 
 async def test_a_text_its_ids_and_lists_of_them_are_the_same(api: openai.AsyncOpenAI, group: Group) -> None:
     ids = group.ids(TEXTS[0])
-    for given in (TEXTS[0], [TEXTS[0]], ids, [ids]):
-        answer = await api.embeddings.create(model="tiny-bert", input=given)
+    for same in (TEXTS[0], [TEXTS[0]], ids, [ids]):
+        answer = await api.embeddings.create(model="tiny-bert", input=same)
         group.assert_vectors([one.embedding for one in answer.data], [ids])
 
 
@@ -168,3 +172,24 @@ def rank_of(group: Group) -> int:
         ):
             return int(folder.name)
     raise AssertionError("no rank of this group is running")
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(body=embedding("tiny-bert", VOCABULARY, 48))
+async def test_t13_any_request_for_vectors_is_answered_rightly_or_refused_by_name(
+    api: openai.AsyncOpenAI, group: Group, body: dict[str, Any]
+) -> None:
+    async with aiohttp.ClientSession() as client, client.post(f"{group.base}/v1/embeddings", json=body) as answer:
+        data = await answer.json()
+    if answer.status != 200:
+        assert answer.status in (400, 401, 404), data
+        assert (data["error"]["param"] or "input").partition(".")[0] in {*FIELDS["embeddings"], *body}
+        return
+    whole = isinstance(body["input"], str) or isinstance(body["input"][0], int)
+    assert [one["index"] for one in data["data"]] == list(range(1 if whole else len(body["input"])))
+    for one in data["data"]:
+        told = one["embedding"]
+        vector = array("f", base64.b64decode(told)) if isinstance(told, str) else array("f", told)
+        assert isinstance(told, str) == (body.get("encoding_format") == "base64")
+        assert len(vector) == (body.get("dimensions") or 48)
+        assert sum(number * number for number in vector) == pytest.approx(1, abs=1e-4)

@@ -105,6 +105,8 @@ REFUSED = [
         "scale_attn_by_inverse_layer_idx",
     ),
     ({"architectures": ["GPT2LMHeadModel"], "activation_function": "swish"}, "activation_function"),
+    ({"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 512}, "DeepseekV3ForCausalLM"),
+    ({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {}}, "Gemma3ForConditionalGeneration"),
     ({"architectures": ["OPTForCausalLM"], "hidden_size": 1024, "word_embed_proj_dim": 512}, "word_embed_proj_dim"),
     ({"architectures": ["MixtralForCausalLM"], "num_experts_per_tok": 9, "intermediate_size": 8}, "9 are chosen"),
     ({"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [1], "moe_intermediate_size": 8}, "mlp_only_layers"),

@@ -57,6 +57,11 @@ class Deployments:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/bireme-operator"
         return dict(self.plane.api.get(path).raise_for_status().json())
 
+    def free_lease(self) -> None:
+        """Let the next operator act at once: who held the Lease is dead and does not wait for anything."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/bireme-operator"
+        self.plane.api.patch(path, json={"spec": {"holderIdentity": ""}}, headers=MERGE).raise_for_status()
+
     def evicted(self, pod: dict[str, Any]) -> None:
         """Report what a kubelet reports that has evicted a pod: the pod has failed, with a word about why."""
         url = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/status"
@@ -87,7 +92,14 @@ class Deployments:
 
     def pods(self, name: str = "demo") -> list[dict[str, Any]]:
         """The stage pods, those on their way out included."""
-        query = {"labelSelector": f"{Label.DEPLOYMENT}={name},{Label.STAGE}"}
+        return self._pods(f"{Label.DEPLOYMENT}={name},{Label.STAGE},{Label.STAGE}!=spare")
+
+    def spares(self, name: str = "demo") -> list[dict[str, Any]]:
+        """The pods that stand by, those on their way out included."""
+        return self._pods(f"{Label.DEPLOYMENT}={name},{Label.STAGE}=spare")
+
+    def _pods(self, selector: str) -> list[dict[str, Any]]:
+        query = {"labelSelector": selector}
         found = self.plane.api.get(f"/api/v1/namespaces/{self.namespace}/pods", params=query).raise_for_status()
         return list(found.json()["items"])
 

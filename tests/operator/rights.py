@@ -1,24 +1,54 @@
-"""The rights that docs/operator.md lists, and an account that has them and no others."""
+"""The rights of the operator: the chart's rules are their source, docs/operator.md lists them, an account has no others."""
 
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.credentials import User, write_kubeconfig
 
-_PAGE = Path(__file__).parents[2] / "docs" / "operator.md"
+_ROOT = Path(__file__).parents[2]
+_PAGE = _ROOT / "docs" / "operator.md"
+_RULES = _ROOT / "charts" / "bireme" / "rules"
 _CLUSTER_WIDE = "--all-namespaces"
 
+Right = tuple[str, str, str]
 
-def documented() -> list[dict[str, Any]]:
-    """The rules of the page's table that a namespaced operator needs."""
-    lines = _PAGE.read_text().partition("## Rights that it needs")[2].splitlines()
+
+def rules(scope: str) -> list[dict[str, Any]]:
+    """The rules of the chart, those of every ``namespace`` or those that the whole ``cluster`` needs besides."""
+    return list(yaml.safe_load((_RULES / f"{scope}.yaml").read_text()))
+
+
+def granted(scope: str) -> set[Right]:
+    """The rights that the chart gives."""
+    return pairs(rules(scope))
+
+
+def documented(scope: str) -> set[Right]:
+    """The rights that the page's table lists; Leases have roles of their own in the chart."""
+    lines = _PAGE.read_text().partition("## Rights that it needs")[2].partition("\n## ")[0].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")][2:]
-    return [rule(*row) for row in rows if _CLUSTER_WIDE not in row[1] and "kube-node-lease" not in row[1]]
+    wanted = [
+        row for row in rows if not row[1].startswith("leases") and (_CLUSTER_WIDE in row[1]) == (scope == "cluster")
+    ]
+    return pairs([_rule(*row) for row in wanted])
 
 
-def rule(group: str, resources: str, verbs: str) -> dict[str, Any]:
-    names = resources.partition(", in ")[0].partition(" (")[0]
+def pairs(rules: list[dict[str, Any]]) -> set[Right]:
+    """Return (group, resource, verb) of all rules."""
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def _rule(group: str, resources: str, verbs: str) -> dict[str, Any]:
+    names = resources.partition(" (")[0]
     return {
         "apiGroups": ["" if group == "core" else group],
         "resources": [name.strip() for name in names.split(",")],
@@ -26,18 +56,31 @@ def rule(group: str, resources: str, verbs: str) -> dict[str, Any]:
     }
 
 
+LEASES: dict[str, Any] = {
+    "apiGroups": ["coordination.k8s.io"],
+    "resources": ["leases"],
+    "verbs": ["get", "create", "update"],
+}
+
+
 def account(plane: ControlPlane, namespace: str, directory: Path) -> Path:
-    """Make a service account with the documented rights and return its kubeconfig."""
+    """Make a service account with the chart's rights in one namespace and return its kubeconfig."""
     core, rbac = f"/api/v1/namespaces/{namespace}", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     name = {"metadata": {"name": "operator"}}
     plane.api.post(f"{core}/serviceaccounts", json=name).raise_for_status()
-    plane.api.post(f"{rbac}/roles", json=name | {"rules": documented()}).raise_for_status()
+    plane.api.post(f"{rbac}/roles", json=name | {"rules": [*rules("namespace"), LEASES]}).raise_for_status()
     subject = {"kind": "ServiceAccount", "name": "operator", "namespace": namespace}
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"}
     binding = name | {"roleRef": reference, "subjects": [subject]}
     plane.api.post(f"{rbac}/rolebindings", json=binding).raise_for_status()
-    issued = plane.api.post(f"{core}/serviceaccounts/operator/token", json={"spec": {}}).raise_for_status().json()
-    path = directory / "operator.kubeconfig"
-    user = User("operator", token=issued["status"]["token"])
+    return kubeconfig_of(plane, namespace, "operator", directory)
+
+
+def kubeconfig_of(plane: ControlPlane, namespace: str, account: str, directory: Path) -> Path:
+    """Return the kubeconfig of a service account."""
+    url = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    issued = plane.api.post(url, json={"spec": {}}).raise_for_status().json()
+    path = directory / f"{account}.kubeconfig"
+    user = User(account, token=issued["status"]["token"])
     write_kubeconfig(path, url=plane.url, authority=plane.files.authority, user=user)
     return path

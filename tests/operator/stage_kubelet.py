@@ -8,9 +8,12 @@ import base64
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
+
+import httpx
 
 from bireme.process import child_environment
 from bireme_operator.local.addresses import draw_address
@@ -18,6 +21,7 @@ from tests.controlplane.cluster import ControlPlane
 
 _STAGE = Path(__file__).parents[1] / "local" / "scripted_stage.py"
 _LOOK_SECONDS = 0.05
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _MERGE = {"content-type": "application/merge-patch+json"}
 
 
@@ -42,6 +46,9 @@ class StageKubelet:
         # Unschedulable: this kubelet binds its pods itself.
         node = {"metadata": {"name": self._node}, "spec": {"unschedulable": True}}
         self._plane.api.post("/api/v1/nodes", json=node).raise_for_status()
+        # A leader that a busy machine keeps silent for a moment must not cost the node: its Lease may stand still long.
+        lease = {"metadata": {"name": self._node}, "spec": {"holderIdentity": self._node, "leaseDurationSeconds": 3600}}
+        self._plane.api.post(_LEASES, json=lease).raise_for_status()
         self._api = self._plane.client(self._plane.users.admin)
         self._thread.start()
         return self
@@ -53,6 +60,7 @@ class StageKubelet:
             process.kill()
             process.wait()
         self._api.close()
+        self._plane.api.delete(f"{_LEASES}/{self._node}").raise_for_status()
         self._plane.api.delete(f"/api/v1/nodes/{self._node}").raise_for_status()
 
     def state_dir(self, pod: dict[str, Any]) -> Path:
@@ -67,11 +75,14 @@ class StageKubelet:
 
     def _run(self) -> None:
         while not self._stop.wait(_LOOK_SECONDS):
-            query = {"labelSelector": "bireme.dev/stage"}
-            answer = self._api.get(self._pods_url, params=query)
-            if answer.status_code == 200:
-                for pod in answer.json()["items"]:
-                    self._look_after(pod)
+            with suppress(httpx.TransportError):  # a restarted API server: the next look finds it
+                self._look()
+
+    def _look(self) -> None:
+        answer = self._api.get(self._pods_url, params={"labelSelector": "bireme.dev/stage"})
+        if answer.status_code == 200:
+            for pod in answer.json()["items"]:
+                self._look_after(pod)
 
     def _look_after(self, pod: dict[str, Any]) -> None:
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""The rights that docs/operator.md lists are those that are used, in both directions: the audit log knows.
+"""The rights that the chart gives are those that are used, in both directions: the audit log knows.
 
 The operator of one namespace is led through everything that makes it ask for something.
 """
@@ -6,7 +6,6 @@ The operator of one namespace is led through everything that makes it ask for so
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from tests.controlplane.polling import eventually
 from tests.controlplane.programs import Program
 from tests.operator.conftest import StartOperator
 from tests.operator.deployments import Deployments
-from tests.operator.rights import account, documented
+from tests.operator.rights import LEASES, account, granted, pairs
 from tests.operator.stage_kubelet import StageKubelet
 
 NEVER_ASKED = {("bireme.dev", "inferencedeployments/finalizers", "update")}
@@ -51,16 +50,6 @@ def establish(plane: ControlPlane) -> None:
     path = str(Path(__file__).parents[2] / "crds" / "bireme.dev_inferencedeployments.yaml")
     assert plane.kubectl("apply", "-f", path).returncode == 0
     assert plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", path).returncode == 0
-
-
-def pairs(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
-    return {
-        (group, resource, verb)
-        for rule in rules
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
 
 
 def asked(plane: ControlPlane, namespace: str) -> set[tuple[str, str, str]]:
@@ -111,8 +100,9 @@ def test_every_right_is_used_and_nothing_else_is_asked_for(
     deployments.delete_pod(deployments.living()[0, 0])
     eventually(lambda: deployments.incarnation(0, 0) == deployments.incarnation(0, 1) != "")
     deployments.await_condition("Ready")
-    rights = {right for right in pairs(documented()) if right not in NEVER_ASKED and not is_implied(right)}
+    held = granted("namespace") | pairs([LEASES])
+    rights = {right for right in held if right not in NEVER_ASKED and not is_implied(right)}
     eventually(lambda: RESYNCED in asked(crd, namespace))
     assert rights - asked(crd, namespace) == set(), "rights that are never used"
-    assert asked(crd, namespace) - rights == set(), "rights that are not documented"
+    assert asked(crd, namespace) - rights == set(), "rights that the chart does not give"
     assert "forbidden" not in operator.log.read_text()

@@ -1,6 +1,9 @@
 """The whole chain on simulated nodes: the scheduler binds, kubelets run real workers and a real router, a model answers."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -64,6 +67,21 @@ def answer(url: str) -> str:
     return str(response.json()["choices"][0]["message"]["content"])
 
 
+def streamed(url: str, begun: Event) -> str:
+    """Take a long answer token by token; how it ended."""
+    question = QUESTION | {"stream": True, "max_tokens": 300}
+    question["messages"] = [{"role": "user", "content": "Tell me the whole history of Rome."}]
+    finish = ""
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=question, timeout=150, trust_env=False) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                begun.set()
+                finish = json.loads(line.removeprefix("data: "))["choices"][0]["finish_reason"] or finish
+            elif line == "data: [DONE]":
+                return finish
+    return "broken"
+
+
 def loads(pod: dict[str, Any]) -> str:
     """How often the ranks of a stage have read their checkpoint."""
     text = httpx.get(f"http://{pod['status']['podIP']}:8001/metrics", trust_env=False).raise_for_status().text
@@ -101,18 +119,25 @@ def test_a_model_answers_and_survives_the_loss_of_a_stage(
 
 @pytest.mark.system
 @pytest.mark.timeout(240, func_only=True)
-def test_the_stage_of_a_dead_node_is_replaced_and_the_leader_keeps_its_weights(
+def test_t1_the_stage_of_a_dead_node_is_replaced_while_its_leader_keeps_its_weights_and_its_streams(
     fleet: Fleet, deployments: Deployments, start_operator: StartOperator, smollm2_dir: Path
 ) -> None:
     start_operator("operator", worker_image=WORKER_IMAGE)
     spread = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [APART]}}
     serve(deployments, smollm2_dir, recovery={"nodeLostAfterSeconds": 5}, affinity=spread)
     deployments.await_condition("Ready")
+    url = router(fleet.plane, deployments.namespace)
+    eventually(lambda: httpx.get(f"{url}/readyz", trust_env=False).status_code == 200)
     before = deployments.living()
     leader_loads = loads(before[0, 0])
-    fleet.node(before[0, 1]["spec"]["nodeName"]).kill()
-    eventually(lambda: deployments.incarnation(0, 1) == "2", within=20)
-    deployments.await_condition("Ready")
+    begun = Event()
+    with ThreadPoolExecutor(1) as pool:
+        streaming = pool.submit(streamed, url, begun)
+        assert begun.wait(60)
+        fleet.node(before[0, 1]["spec"]["nodeName"]).kill()
+        eventually(lambda: deployments.incarnation(0, 1) == "2", within=20)
+        deployments.await_condition("Ready")
+        assert streaming.result(timeout=150) in {"stop", "length"}
     after = deployments.living()
     assert after[0, 0]["metadata"]["uid"] == before[0, 0]["metadata"]["uid"]
     assert loads(after[0, 0]) == leader_loads

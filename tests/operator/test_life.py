@@ -136,7 +136,7 @@ def test_the_longest_name_has_room_for_its_pods(
     assert len(deployments.living(name)) == 2
 
 
-def test_a_quota_for_one_and_a_half_groups_makes_one_whole_group(
+def test_t14_a_quota_for_one_and_a_half_groups_makes_one_whole_group(
     deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, control_plane: ControlPlane
 ) -> None:
     quota = {"metadata": {"name": "three"}, "spec": {"hard": {"pods": "3"}}}
@@ -153,6 +153,10 @@ def test_a_quota_for_one_and_a_half_groups_makes_one_whole_group(
     assert "exceeded quota" in eventually(told)["message"]
     eventually(lambda: deployments.get()["status"]["readyReplicas"] == 1)
     assert len({group for group, _ in deployments.living()}) == 1
+    scheduled = deployments.condition("Scheduled")
+    assert (scheduled["status"], scheduled["reason"]) == ("False", "Quota")
+    events = eventually(lambda: deployments.events("GroupWaits"))
+    assert any("Quota: " in event and "exceeded quota" in event for event in events)
     control_plane.api.delete(f"{url}/three").raise_for_status()
     deployments.await_condition("Ready")
 
@@ -172,7 +176,7 @@ def test_what_a_deleted_deployment_had_is_collected_while_no_operator_runs(
     eventually(lambda: not any(control_plane.api.get(url, params=query).json()["items"] for url in urls))
 
 
-def test_a_new_object_of_the_same_name_gets_pods_of_its_own(
+def test_t6_a_new_object_of_the_same_name_gets_pods_of_its_own(
     deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, control_plane: ControlPlane
 ) -> None:
     start_operator()

@@ -1,11 +1,14 @@
 """Nodes die, freeze and lose their way: what is dead is replaced within seconds, what lives is left alone."""
 
+import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from bireme.cli import kubectl
+from bireme.names import Exit
 from tests.controlplane.polling import eventually
 from tests.fleet.fixtures import PYTHON_IMAGE
 from tests.fleet.fleet import Fleet
@@ -20,6 +23,13 @@ FAST = {"nodeLostAfterSeconds": 5}
 def two_groups(fleet: Fleet, deployments: Deployments, start_operator: StartOperator) -> Deployments:
     """Two groups of one stage, each on a node of its own, ready."""
     start_operator(cluster=True)
+    deployments.create(replicas=2, stages=1, template=template(), recovery=FAST)
+    deployments.await_condition("Ready")
+    return deployments
+
+
+def template() -> dict[str, object]:
+    """Stages that take a node each."""
     worker = {
         "name": "worker",
         "image": PYTHON_IMAGE,
@@ -27,10 +37,13 @@ def two_groups(fleet: Fleet, deployments: Deployments, start_operator: StartOper
         "env": [{"name": "SCRIPT", "value": "stage"}],
         "resources": {"limits": {"nvidia.com/gpu": "8"}},
     }
-    template = {"spec": {"containers": [worker]}}
-    deployments.create(replicas=2, stages=1, template=template, recovery=FAST)
-    deployments.await_condition("Ready")
-    return deployments
+    return {"spec": {"containers": [worker]}}
+
+
+def state(fleet: Fleet, deployments: Deployments, place: tuple[int, int]) -> Path:
+    """Where the process of a stage takes its orders."""
+    name = deployments.living()[place]["metadata"]["name"]
+    return fleet.sandbox(deployments.namespace, name).volumes["state"]
 
 
 def test_a_drained_node_gives_its_group_away_first_and_then_lets_go(fleet: Fleet, two_groups: Deployments) -> None:
@@ -55,17 +68,25 @@ def test_a_drained_node_gives_its_group_away_first_and_then_lets_go(fleet: Fleet
     assert node not in {pod["spec"]["nodeName"] for pod in after.values()}
 
 
-def test_the_pod_of_a_dead_node_is_replaced_and_no_other(fleet: Fleet, two_groups: Deployments) -> None:
-    before = two_groups.living()
-    dead = fleet.node(before[0, 0]["spec"]["nodeName"])
-    dead.kill()
-    eventually(lambda: two_groups.incarnation(0, 0) == "2", within=20)
-    two_groups.await_condition("Ready")
-    after = two_groups.living()
-    assert after[1, 0]["metadata"]["uid"] == before[1, 0]["metadata"]["uid"]
-    assert after[0, 0]["spec"]["nodeName"] != dead.name
-    dead.boot()
-    eventually(lambda: len(two_groups.pods()) == 2)
+def test_drain_node_shows_how_a_group_moves_and_ends_when_none_is_left(
+    fleet: Fleet, two_groups: Deployments, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(fleet.plane.kubeconfig))
+    node = two_groups.living()[0, 0]["spec"]["nodeName"]
+    two_groups.change(disruption={"onCordon": "Ignore"})
+    words = [node, "-n", two_groups.namespace]
+    assert kubectl.main(["drain-node", *words]) == Exit.BAD_CONFIGURATION
+    assert "onCordon: Ignore" in capsys.readouterr().err
+    assert "unschedulable" not in fleet.plane.api.get(f"/api/v1/nodes/{node}").json()["spec"]
+    two_groups.change(disruption={"onCordon": "Move"})
+    assert kubectl.main(["drain-node", *words]) == 0
+    said = capsys.readouterr().out
+    assert f"{node} is cordoned" in said
+    assert f"{two_groups.namespace}/demo  group 0  one  Serving" in said
+    assert f"no group is left on {node}" in said
+    assert node not in {pod["spec"].get("nodeName") for pod in two_groups.pods()}
+    assert kubectl.main(["undrain-node", *words]) == 0
+    assert "unschedulable" not in fleet.plane.api.get(f"/api/v1/nodes/{node}").json()["spec"]
 
 
 def test_the_pod_of_a_frozen_node_is_replaced(fleet: Fleet, two_groups: Deployments) -> None:
@@ -77,13 +98,78 @@ def test_the_pod_of_a_frozen_node_is_replaced(fleet: Fleet, two_groups: Deployme
     eventually(lambda: len(two_groups.pods()) == 2)
 
 
-def test_a_node_that_only_loses_the_api_server_keeps_its_pods(fleet: Fleet, two_groups: Deployments) -> None:
+def test_a_node_that_only_loses_the_api_server_or_its_kubelet_keeps_its_pods(
+    fleet: Fleet, two_groups: Deployments
+) -> None:
     before = two_groups.uids()
     node = fleet.node(two_groups.living()[0, 0]["spec"]["nodeName"])
+    for lose, mend in ((node.partition_from_api, node.heal), (node.stop_kubelet, node.start_kubelet)):
+        lose()
+        eventually(lambda: ("node.kubernetes.io/unreachable", "NoExecute") in node.taints())
+        assert two_groups.uids() == before
+        assert two_groups.condition("Ready")["status"] == "True", "its worker serves as before"
+        mend()
+        eventually(lambda: ("node.kubernetes.io/unreachable", "NoExecute") not in node.taints())
+        assert two_groups.uids() == before
+
+
+def test_a_node_that_only_its_peers_lose_keeps_its_pods_while_a_dead_one_beside_it_does_not(
+    fleet: Fleet, two_groups: Deployments
+) -> None:
+    before = two_groups.living()
+    deaf = state(fleet, two_groups, (0, 0)) / "deaf"
+    deaf.touch()
+    fleet.node(before[1, 0]["spec"]["nodeName"]).kill()
+    eventually(lambda: two_groups.incarnation(1, 0) == "2")
+    eventually(lambda: two_groups.get()["status"]["groups"][0]["reason"] == "WorkerUnreachable")
+    assert two_groups.uids()[0, 0] == before[0, 0]["metadata"]["uid"], "its kubelet renews its Lease"
+    deaf.unlink()
+    two_groups.await_condition("Ready")
+    assert two_groups.uids()[0, 0] == before[0, 0]["metadata"]["uid"]
+
+
+def test_a_node_that_nobody_reaches_is_replaced_and_what_still_runs_there_ends_when_it_returns(
+    fleet: Fleet, two_groups: Deployments
+) -> None:
+    before = two_groups.living()
+    node = fleet.node(before[0, 0]["spec"]["nodeName"])
+    old = fleet.sandbox(two_groups.namespace, before[0, 0]["metadata"]["name"])
+    deaf = state(fleet, two_groups, (0, 0)) / "deaf"
     node.partition_from_api()
-    eventually(lambda: ("node.kubernetes.io/unreachable", "NoExecute") in node.taints())
-    assert two_groups.uids() == before
-    assert two_groups.condition("Ready")["status"] == "True", "its worker serves as before"
+    deaf.touch()
+    eventually(lambda: two_groups.incarnation(0, 0) == "2")
+    two_groups.await_condition("Ready")
+    assert two_groups.uids()[1, 0] == before[1, 0]["metadata"]["uid"]
+    assert old.pids(), "it does not know"
+    deaf.unlink()
     node.heal()
-    eventually(lambda: ("node.kubernetes.io/unreachable", "NoExecute") not in node.taints())
-    assert two_groups.uids() == before
+    eventually(lambda: len(two_groups.pods()) == 2 and not old.pids())
+    assert two_groups.incarnation(0, 0) == "2"
+    assert two_groups.condition("Ready")["status"] == "True"
+
+
+def test_a_lost_member_and_then_a_lost_leader_are_replaced_alone_and_the_member_learns_of_its_leader(
+    fleet: Fleet, deployments: Deployments, start_operator: StartOperator
+) -> None:
+    start_operator(cluster=True)
+    deployments.create(replicas=1, stages=2, template=template(), recovery=FAST)
+    deployments.await_condition("Ready")
+    first = deployments.living()
+    frozen = fleet.node(first[0, 1]["spec"]["nodeName"])
+    frozen.freeze()
+    unheard = state(fleet, deployments, (0, 0)) / "unheard"
+    unheard.write_text("1")
+    eventually(lambda: deployments.incarnation(0, 1) == "2")
+    unheard.unlink()
+    deployments.await_condition("Ready")
+    frozen.thaw()
+    eventually(lambda: len(deployments.pods()) == 2)
+    second = deployments.living()
+    assert second[0, 0]["metadata"]["uid"] == first[0, 0]["metadata"]["uid"]
+    fleet.node(second[0, 0]["spec"]["nodeName"]).kill()
+    eventually(lambda: deployments.incarnation(0, 0) == "2")
+    deployments.await_condition("Ready")
+    third = deployments.living()
+    assert third[0, 1]["metadata"]["uid"] == second[0, 1]["metadata"]["uid"]
+    told = state(fleet, deployments, (0, 1)) / "leader"
+    assert json.loads(told.read_bytes()) == {"address": third[0, 0]["status"]["podIP"], "incarnation": 2}

@@ -111,6 +111,36 @@ async def test_news_for_a_key_that_keeps_failing_is_tried_soon() -> None:
     assert queue.failed("a") <= 1.0
 
 
+@pytest.mark.looptime
+async def test_what_is_asked_of_a_key_that_rests_is_done_at_once_after_its_rest() -> None:
+    queue, loop = make(), asyncio.get_running_loop()
+    queue.add("a")
+    await queue.get()
+    queue.add("a")
+    queue.done("a", rest_s=2.0)
+    queue.add("a")
+    queue.add("b")
+    assert await queue.get() == "b", "others do not wait for it"
+    queue.add("a")
+    assert await queue.get() == "a"
+    assert loop.time() == pytest.approx(2.0, abs=0.01)
+    queue.done("a")
+    queue.add("a")
+    assert await queue.get() == "a"
+    assert loop.time() == pytest.approx(2.0, abs=0.01)
+
+
+@pytest.mark.looptime
+async def test_a_rest_that_nobody_disturbs_ends_without_a_trace() -> None:
+    queue, loop = make(), asyncio.get_running_loop()
+    queue.add("a")
+    await queue.get()
+    queue.done("a", rest_s=2.0)
+    queue.add_at("a", 50.0)
+    assert await queue.get() == "a"
+    assert loop.time() == pytest.approx(50.0, abs=0.01)
+
+
 Asks = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "low", "at", "fail", "pause"])), max_size=40)
 
 

@@ -11,7 +11,7 @@ from bireme.api import InferenceDeployment
 from bireme.api.document import load
 from bireme.api.engine import EngineType
 from bireme.wire.routes import Route, Routes
-from bireme_operator.plan.actions import CreatePod
+from bireme_operator.plan.actions import CreatePod, CreateSpare
 from bireme_operator.plan.desired import Desired
 from bireme_operator.render.budgets import render_budget
 from bireme_operator.render.endpoint import render_custom_endpoint
@@ -24,6 +24,7 @@ from bireme_operator.render.pods import render_pod
 from bireme_operator.render.revisions import read_revision, render_revision
 from bireme_operator.render.router import render_router, render_routes
 from bireme_operator.render.services import render_stages_service
+from bireme_operator.render.spares import render_spare
 from bireme_operator.render.tokens import capacity, group_token, render_secret, secret_name
 from tests.controlplane.cluster import ControlPlane
 
@@ -53,6 +54,7 @@ spec:
   parallelism: {tensor: 2, pipeline: 2, stageLayers: [41, 39]}
   engine: {maxModelLength: 8192, maxRunningRequests: 256, kvCache: {bytes: 20Gi}}
   rollout: {drainTimeoutSeconds: 120}
+  spares: 1
   router: {port: 9090}
   template:
     metadata: {labels: {team: search}, annotations: {example.com/cost: high}}
@@ -120,6 +122,7 @@ def rendered(deployment: InferenceDeployment) -> list[dict[str, Any]]:
     return [
         *([pod_group] if pod_group else []),
         *pods,
+        *spares(desired, owner, deployment),
         render_stages_service(owner),
         render_policy(owner, deployment.spec),
         render_budget(owner, 0, desired.stages),
@@ -127,6 +130,13 @@ def rendered(deployment: InferenceDeployment) -> list[dict[str, Any]]:
         *([render_custom_endpoint(owner, deployment.spec)] if custom else router),
         render_routes(owner, Routes(1, (deployment.model_name,), (route,))),
     ]
+
+
+def spares(desired: Desired, owner: Owner, deployment: InferenceDeployment) -> list[dict[str, Any]]:
+    if not desired.spares:
+        return []
+    made = CreateSpare(f"{owner.name}-spare-1", 1, desired.revision, desired.model_revision, {**desired.environment})
+    return [render_spare(made, owner, deployment.spec, image="example.com/bireme:1")]
 
 
 def made(desired: Desired, stage: int) -> CreatePod:

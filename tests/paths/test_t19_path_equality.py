@@ -104,7 +104,7 @@ FEW = settings(
     preempt_at=st.frozensets(st.integers(1, 20), max_size=3),
     share=st.floats(0, 1),
 )
-def test_every_way_to_compute_a_request_gives_what_the_model_gives(
+def test_t19_every_way_to_compute_a_request_gives_what_the_model_gives(
     ground: Ground,
     *,
     requests: list[Asked],
@@ -146,7 +146,7 @@ def _compare_logprobs(model: Any, one: Asked) -> None:
 
 @settings(FEW, max_examples=15)
 @given(requests=st.lists(asked, min_size=1, max_size=5), path=paths)
-def test_two_stages_change_no_bit(ground: Ground, requests: list[Asked], path: Path) -> None:
+def test_t19_two_stages_change_no_bit(ground: Ground, requests: list[Asked], path: Path) -> None:
     again = [one.anew() for one in requests]
     ground.engine((1, 1), path).run(requests)
     ground.engine((1, 2), path).run(again)

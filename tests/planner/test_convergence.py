@@ -1,16 +1,20 @@
-"""Whatever dies, vanishes, falls silent or is changed in whatever order: the planner brings the world back, calmly."""
+"""Whatever dies, vanishes, falls silent or is changed in whatever order: the planner brings the world back, calmly.
+
+The operator is one of those who die: at any step, again and again, before and after it could write down what it did.
+"""
 
 from dataclasses import replace
+from itertools import zip_longest
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bireme.names import GroupState
-from bireme_operator.plan.actions import CreatePod
+from bireme_operator.plan.actions import AdoptSpare, CreatePod
 from bireme_operator.plan.desired import RolloutPolicy
 from bireme_operator.plan.observed import Phase
 from bireme_operator.plan.plan import plan
-from tests.planner.world import World, wanted
+from tests.planner.world import Luck, World, wanted
 
 FAULTS = st.one_of(
     st.tuples(st.just("kill"), st.integers(0, 20), st.sampled_from([-9, 1, 70, 75, 0])),
@@ -24,6 +28,15 @@ FAULTS = st.one_of(
     st.tuples(st.just("wait"), st.sampled_from([0, 1, 30, 700]), st.just(0)),
     st.tuples(st.just("pass"), st.just(0), st.just(0)),
 )
+LUCK = st.builds(
+    Luck,
+    acts=st.one_of(st.none(), st.integers(0, 6)),
+    dies=st.booleans(),
+    refused=st.booleans(),
+    unheard=st.booleans(),
+    unwritten=st.booleans(),
+)
+GOOD_LUCK = Luck()
 LIMITS = st.tuples(st.integers(0, 2), st.integers(0, 2)).filter(any)
 
 
@@ -54,26 +67,32 @@ def strike(world: World, fault: tuple[str, int, int]) -> None:
 def check(world: World) -> None:
     places = [(pod.group, pod.stage) for pod in world.pods.values() if not pod.deleting]
     assert len(places) == len(set(places)), "two living pods of one stage"
-    made = [(made.group, made.stage, made.incarnation) for made in world.created]
+    given: list[CreatePod | AdoptSpare] = [*world.created, *world.adopted]
+    made = [(pod.group, pod.stage, pod.incarnation) for pod in given]
     assert len(made) == len(set(made)), "an incarnation was given away twice"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     faults=st.lists(FAULTS, max_size=25),
+    lucks=st.lists(LUCK, max_size=25),
     stages=st.integers(1, 3),
-    budget=st.sampled_from([0, 2, 6, 1000]),
-    whole=st.booleans(),
+    policy=st.tuples(st.sampled_from([0, 2, 6, 1000]), st.booleans()),
     limits=LIMITS,
 )
 def test_any_history_of_faults_ends_in_what_is_wanted_or_in_a_failure_that_is_told(
-    faults: list[tuple[str, int, int]], stages: int, budget: int, whole: bool, limits: tuple[int, int]
+    faults: list[tuple[str, int, int]],
+    lucks: list[Luck],
+    stages: int,
+    policy: tuple[int, bool],
+    limits: tuple[int, int],
 ) -> None:
+    budget, whole = policy
     desired = wanted(replicas=2, stages=stages, rollout=RolloutPolicy(*limits))
     world = World(replace(desired, recovery=replace(desired.recovery, budget=budget, whole=whole)))
-    for fault in faults:
-        strike(world, fault)
-        world.step()
+    for fault, luck in zip_longest(faults, lucks):
+        strike(world, fault or ("pass", 0, 0))
+        world.visit(luck or GOOD_LUCK)
         check(world)
     world.mute.clear()
     world.requests.clear()
@@ -94,24 +113,25 @@ def test_any_history_of_faults_ends_in_what_is_wanted_or_in_a_failure_that_is_to
             assert failed or sorted(pod.stage for pod in pods) == list(range(world.desired.stages))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     wishes=st.lists(st.sampled_from(["rev1", "rev2", "rev3"]), min_size=1, max_size=4),
     passes=st.lists(st.integers(0, 12), min_size=4, max_size=4),
     replicas=st.integers(1, 5),
     limits=LIMITS,
+    lucks=st.lists(LUCK, max_size=40),
 )
-def test_rollouts_alone_never_go_beyond_their_limits(
-    wishes: list[str], passes: list[int], replicas: int, limits: tuple[int, int]
+def test_rollouts_alone_never_go_beyond_their_limits_however_often_the_operator_dies(
+    wishes: list[str], passes: list[int], replicas: int, limits: tuple[int, int], lucks: list[Luck]
 ) -> None:
-    """What an operator that ends in between remembers is tested on the control plane (test_crashes)."""
     surge, unavailable = limits
     world = World(wanted(replicas=replicas, rollout=RolloutPolicy(*limits)))
     world.settle()
     for wish, count in zip([*wishes, wishes[-1]], [*passes, 80], strict=False):
         world.change(revision=wish)
         for _ in range(count):
-            status = world.step().status
+            status = world.visit(lucks.pop() if lucks else GOOD_LUCK).status
+            check(world)
             assert status.ready_replicas >= replicas - unavailable
             assert len({pod.group for pod in world.pods.values()}) <= replicas + surge
     world.settle()

@@ -1,14 +1,28 @@
 """A simulated backend: pods that start, die, vanish and speak, on a clock that only the test moves."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from bireme.names import GroupState, Reason
+from bireme.names import Env, GroupState, Reason
 from bireme.wire.requests import Limits
 from bireme.wire.state import ReloadRequest, ReloadState, StateDocument
-from bireme_operator.plan.actions import CreatePod, DeletePod, DrainGroup, ReloadGroup, TellLeader
+from bireme_operator.plan.actions import (
+    Action,
+    AdoptSpare,
+    Become,
+    CreatePod,
+    CreateSpare,
+    DeletePod,
+    DrainGroup,
+    EndSpare,
+    ReloadGroup,
+    TellLeader,
+    UndrainGroup,
+)
 from bireme_operator.plan.desired import Desired, RecoveryPolicy
-from bireme_operator.plan.memory import Memory
-from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
+from bireme_operator.plan.figures import Figures
+from bireme_operator.plan.memory import Memory, intent
+from bireme_operator.plan.observed import SPARE, LeaderView, Observed, Phase, PodView
 from bireme_operator.plan.plan import Plan, plan
 from bireme_operator.plan.recovery import delay_s
 
@@ -53,6 +67,26 @@ def document(pod: PodView, **changes: object) -> StateDocument:
     return StateDocument(**{**fields, **changes})  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Luck:
+    """How far one visit comes. ``acts`` are carried out, then the server fails or, with ``dies``, the operator does.
+
+    ``refused``: what is to be kept before can't be written, although with ``unheard`` it was: only the answer is lost.
+    ``unwritten``: the status after the acts is not written, because it is too soon or because nobody is left to do it.
+    """
+
+    acts: int | None = None
+    dies: bool = False
+    refused: bool = False
+    unheard: bool = False
+    unwritten: bool = False
+
+
+def in_order(actions: Sequence[Action]) -> list[Action]:
+    """Return the actions as the operator carries them out: pods are made last."""
+    return sorted(actions, key=lambda action: isinstance(action, CreatePod))
+
+
 @dataclass
 class World:
     """Pods by name. Leaders serve as soon as all their stages run and know them, unless ``mute``."""
@@ -71,23 +105,65 @@ class World:
     reloads: list[ReloadGroup] = field(default_factory=list)
     bad: set[str] = field(default_factory=set)
     failed: dict[int, ReloadState] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    """Where the weights of a model revision lie that are not at /models/REVISION."""
     broken: set[str] = field(default_factory=set)
     """Revisions with which no group ever comes to serve."""
+    figures: Figures | None = None
+    """What the routers counted, as the test wants it."""
+    spares: dict[str, PodView] = field(default_factory=dict)
+    adopted: list[AdoptSpare] = field(default_factory=list)
+    deaf: bool = False
+    """Spares never hear who they are."""
+    full: bool = False
+    """There is no room for another spare."""
+    kept: Memory = field(default_factory=Memory)
+    """The memory that an operator finds that begins now: what was written last."""
 
     def observe(self) -> Observed:
         leaders = {}
         for pod in self.pods.values():
-            if pod.stage == 0 and pod.phase is Phase.RUNNING and not pod.deleting and pod.group not in self.mute:
+            heard = pod.phase is Phase.RUNNING and not pod.deleting and pod.group not in self.mute
+            if pod.stage == 0 and heard and self.reachable(pod):
                 leaders[pod.group] = LeaderView(pod.name, self._speaks(pod), self.now)
-        return Observed(tuple(self.pods.values()), leaders)
+        return Observed(
+            tuple(self.pods.values()),
+            leaders,
+            figures=self.figures,
+            spares=tuple(self.spares.values()),
+            no_more_spares=self.full,
+        )
+
+    def reachable(self, pod: PodView) -> bool:
+        """Whether what runs as this pod can be heard."""
+        return not pod.spare or pod.told_leader > 0
 
     def step(self) -> Plan:
-        """One pass: look, plan, apply."""
+        """One pass: look, plan, keep what must be kept, apply, write down."""
+        return self.visit(Luck())
+
+    def visit(self, luck: "Luck") -> Plan:
+        """One pass as the operator does it, as far as it comes with this luck."""
         result = plan(self.desired, self.observe(), self.memory, self.now)
-        self.memory = result.memory
-        for action in result.actions:
+        ahead = intent(result.memory, result.actions)
+        if ahead is not None and luck.refused:
+            self.kept = ahead if luck.unheard else self.kept
+            self._end_of_visit(luck)
+            return result
+        if ahead is not None:
+            self.memory = self.kept = ahead
+        done = in_order(result.actions)[: luck.acts]
+        for action in done:
             self.apply(action)
+        if len(done) == len(result.actions):
+            self.memory = result.memory
+            self.kept = self.kept if luck.unwritten else self.memory
+        self._end_of_visit(luck)
         return result
+
+    def _end_of_visit(self, luck: "Luck") -> None:
+        if luck.dies:
+            self.memory = self.kept
 
     def step_without_applying(self) -> Plan:
         """Look and plan only."""
@@ -137,17 +213,50 @@ class World:
                 assert action.name not in self.pods, "a pod is made once"
                 assert action.name not in {made.name for made in self.created}, "a name is never used again"
                 self.created.append(action)
+                if action.stage == 0:
+                    self.served.pop(action.group, None)  # it loads what it was made with
                 self.pods[action.name] = self._made(action)
             case DeletePod():
                 self.deleted.append(action)
                 self.vanish(action.name)
             case DrainGroup():
                 self.draining.add(action.leader)
+            case UndrainGroup():
+                self.draining.discard(action.leader)
             case ReloadGroup(group, _, request):
                 self.reloads.append(action)
                 self._reload(group, request)
             case TellLeader():
                 self.pods[action.pod] = replace(self.pods[action.pod], told_leader=action.incarnation)
+            case _:
+                self._apply_to_spares(action)
+
+    def _apply_to_spares(self, action: object) -> None:
+        match action:
+            case CreateSpare():
+                assert action.name not in self.spares
+                self.spares[action.name] = PodView(
+                    action.name,
+                    SPARE,
+                    SPARE,
+                    action.number,
+                    action.revision,
+                    action.model_revision,
+                    Phase.RUNNING,
+                    f"127.1.0.{action.number}",
+                    ready=True,
+                    spare=action.number,
+                )
+            case EndSpare():
+                del self.spares[action.name]
+            case AdoptSpare():
+                place = {"group": action.group, "stage": action.stage, "incarnation": action.incarnation}
+                self.adopted.append(action)
+                self.pods[action.name] = replace(self.spares.pop(action.name), **place)  # type: ignore[arg-type]
+            case Become():
+                assert action.request.leader == self.pod(action.request.index, 0).address
+                if not self.deaf and action.pod in self.pods:
+                    self.pods[action.pod] = replace(self.pods[action.pod], told_leader=action.leader)
 
     def pod(self, group: int, stage: int) -> PodView:
         return next(pod for pod in self.pods.values() if (pod.group, pod.stage) == (group, stage))
@@ -169,6 +278,8 @@ class World:
             return
         self.failed.pop(group, None)
         self.served[group] = request.model_revision
+        if request.source:
+            self.sources[request.model_revision] = request.source
 
     def _made(self, action: CreatePod) -> PodView:
         leaders = [pod.incarnation for pod in self.pods.values() if (pod.group, pod.stage) == (action.group, 0)]
@@ -183,6 +294,7 @@ class World:
             f"127.0.{action.group}.{len(self.created)}",
             started_at=self.now,
             told_leader=max(leaders, default=0),
+            source=action.environment.get(Env.MODEL_PATH, ""),
         )
 
     def _restart(self, name: str) -> None:
@@ -193,6 +305,7 @@ class World:
         members = {p.stage: p for p in self.pods.values() if p.group == leader.group and not p.deleting}
         whole = all(
             stage in members
+            and self.reachable(members[stage])
             and members[stage].phase is Phase.RUNNING
             and (stage == 0 or members[stage].told_leader == leader.incarnation)
             for stage in range(self._size(leader.revision))
@@ -203,6 +316,7 @@ class World:
         running = self.requests.get(leader.group, 0)
         revision = self.served.get(leader.group, leader.model_revision)
         reload = self.failed.get(leader.group, ReloadState())
-        source = f"/models/{revision}"
+        own = "" if leader.group in self.served else leader.source
+        source = own or self.sources.get(revision, f"/models/{revision}")
         facts = {"model_revision": revision, "source": source, "reload": reload}
         return document(leader, state=state.value, draining=draining, running=running, **facts)

@@ -95,6 +95,24 @@ def test_the_lower_id_wins_a_tie_inside_a_shard_and_across_shards(world: int) ->
         assert sampled.ids.tolist() == [0, 70]
 
 
+@pytest.mark.parametrize("world", [1, 3])
+def test_values_below_float32_mean_what_they_say(world: int) -> None:
+    torch.manual_seed(6)
+    rows = [
+        Sampling(temperature=5e-324, seed=4),
+        Sampling(temperature=1e-40, seed=4, top_p=0.9),
+        Sampling(temperature=1e-5, seed=4, min_p=5e-324, top_k=3),
+        Sampling(temperature=1.0, seed=4, top_p=5e-324),
+        Sampling(temperature=1.5, seed=4, top_p=1e-46, min_p=1e-46),
+    ]
+    logits = (torch.randn(1, VOCABULARY) * 3).expand(len(rows), -1)
+    for sampled in draw(logits, rows, world=world):
+        assert sampled.ids.tolist() == logits.argmax(1).tolist()
+    biased = [Sampling(temperature=one.temperature, top_p=one.top_p, seed=4, logit_bias={7: 1e30}) for one in rows]
+    for sampled in draw(logits, biased, world=world):
+        assert sampled.ids.tolist() == [7] * len(rows)
+
+
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_logprobs_are_of_the_raw_logits_and_sum_to_one_over_the_real_vocabulary(world: int) -> None:
     torch.manual_seed(3)

@@ -93,18 +93,18 @@ async def test_an_interactive_request_overtakes_batch_work_in_the_queue(launch: 
 async def test_a_canary_gets_its_share_and_its_own_series(launch: Launch) -> None:
     fleet = await launch(2)
     await fleet.leaders[1].change(model_revision="rev-2")
-    fleet.router.write_routes(fleet.leaders, weights={"rev-1": 1, "rev-2": 0})
+    fleet.router.write_routes(fleet.leaders, weights={"r/rev-1": 1, "r/rev-2": 0})
     await _until_route_weights(fleet)
     before = visits(fleet)[1]
     fleet.script.append(Serve(pause_s=0.002))
     for _ in range(20):
         assert (await fleet.client.ask()).status == 200
     assert visits(fleet)[1] == before
-    attempts = 'bireme_router_attempts_total{model_revision="rev-1",outcome="ok"}'
+    attempts = 'bireme_router_attempts_total{model_revision="rev-1",outcome="ok",revision="r"}'
     assert await fleet.client.metric(attempts) >= 20
-    first = 'bireme_router_time_to_first_token_seconds_count{model_revision="rev-1"}'
+    first = 'bireme_router_time_to_first_token_seconds_count{model_revision="rev-1",revision="r"}'
     assert await fleet.client.metric(first) >= 20
-    gaps = 'bireme_router_inter_token_latency_seconds_count{model_revision="rev-1"}'
+    gaps = 'bireme_router_inter_token_latency_seconds_count{model_revision="rev-1",revision="r"}'
     assert await fleet.client.metric(gaps) > 3
 
 
@@ -122,7 +122,9 @@ async def test_errors_count_against_a_revision_and_refusals_and_handovers_do_not
     fleet = await launch(1)
 
     async def count(outcome: str) -> float:
-        return await fleet.client.metric(f'bireme_router_attempts_total{{model_revision="rev-1",outcome="{outcome}"}}')
+        return await fleet.client.metric(
+            f'bireme_router_attempts_total{{model_revision="rev-1",outcome="{outcome}",revision="r"}}'
+        )
 
     fleet.script.extend([Fail(6), Refuse(400), Refuse(503, unprocessed=True), HandOver(6), Refuse(500)])
     for _ in range(4):

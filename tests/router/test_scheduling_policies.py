@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bireme_router.policies.canary import revision_for
+from bireme_router.policies.canary import version_for
 from bireme_router.policies.concurrency import Slots, most_in_flight, prefill_full
 from bireme_router.policies.cost import Cost, Pace, Work, seconds
 from bireme_router.policies.foreign import corrected
@@ -234,15 +234,15 @@ def test_suspicion_of_more_than_half_is_panic() -> None:
 
 def test_a_canary_gets_its_weight_of_the_requests() -> None:
     draw = random.Random(3).random
-    drawn = [revision_for(["r1", "r2", "r1"], {"r1": 95, "r2": 5}, draw()) for _ in range(4000)]
+    drawn = [version_for(["r1", "r2", "r1"], {"r1": 95, "r2": 5}, draw()) for _ in range(4000)]
     assert 130 < drawn.count("r2") < 270
     assert drawn.count("r1") + drawn.count("r2") == 4000
 
 
 def test_a_revision_without_weight_serves_only_when_no_other_can() -> None:
-    assert revision_for(["r1", "r2"], {"r1": 1, "r2": 0}, 0.99) == "r1"
-    assert revision_for(["r2"], {"r1": 1}, 0.5) is None
-    assert revision_for(["r1"], {}, 0.5) is None
+    assert version_for(["r1", "r2"], {"r1": 1, "r2": 0}, 0.99) == "r1"
+    assert version_for(["r2"], {"r1": 1}, 0.5) is None
+    assert version_for(["r1"], {}, 0.5) is None
 
 
 def test_a_class_is_named_or_given_as_a_number_like_vllms() -> None:

@@ -177,16 +177,14 @@ def test_a_final_failure_ends_the_pod_with_its_code() -> None:
 def test_a_rank_with_a_fault_of_its_own_is_ended_and_reported_by_its_reason() -> None:
     stage = _serving()
     [kill] = stage.rank_said(1, Failed("DeviceError", "CUDA error 700", 70, 1, 5))
-    assert kill == Kill(1, "DeviceError", "rank 1: CUDA error 700")
+    assert kill == Kill(1, "DeviceError", "CUDA error 700")
     assert stage.serving == 5, "its end is reported when it has ended"
 
 
 def test_a_load_that_failed_for_now_costs_the_process_only() -> None:
     stage = Stage(1, CHECKPOINT, 0)
     stage.rank_up(0)
-    assert stage.rank_said(0, Failed("DeviceError", "out of memory")) == [
-        Kill(0, "DeviceError", "rank 0: out of memory")
-    ]
+    assert stage.rank_said(0, Failed("DeviceError", "out of memory")) == [Kill(0, "DeviceError", "out of memory")]
     assert stage.ranks[0].phase is RankPhase.LOADING
 
 

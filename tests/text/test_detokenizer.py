@@ -56,7 +56,7 @@ def cut(ids: list[int], borders: list[int]) -> list[list[int]]:
 
 
 @given(ids=ids_of_byte_level, skip=st.booleans())
-def test_any_ids_stream_to_exactly_what_the_tokenizer_decodes_at_once(ids: list[int], skip: bool) -> None:
+def test_t12_any_ids_stream_to_exactly_what_the_tokenizer_decodes_at_once(ids: list[int], skip: bool) -> None:
     whole = BYTE_LEVEL_TOKENIZER.decode(ids, skip_special_tokens=skip)
     assert "".join(streamed(BYTE_LEVEL_BYTES, [[token] for token in ids], skip=skip)) == whole
 
@@ -101,7 +101,7 @@ def test_an_id_outside_the_vocabulary_is_silent() -> None:
 
 
 @given(st.lists(st.sampled_from(["▁", "▁the", "a", "é", "東", "</s>", "🏳", "\n", "ñ"]), max_size=20))
-def test_byte_fallback_streams_to_what_the_tokenizer_decodes_at_once(pieces: list[str]) -> None:
+def test_t12_byte_fallback_streams_to_what_the_tokenizer_decodes_at_once(pieces: list[str]) -> None:
     ids: list[int] = []
     for piece in pieces:
         known = FALLBACK_TOKENIZER.token_to_id(piece)
@@ -132,6 +132,6 @@ def smollm2(smollm2_dir: Path) -> TextModel:
 
 
 @pytest.mark.parametrize("text", ["Grüße, 東京! 🏳️‍🌈👩‍👩‍👧‍👦 — किताब", "a" * 50, "\r\n\t  x", "\u202eright\u202c"])
-def test_a_real_vocabulary_streams_exactly(smollm2: TextModel, text: str) -> None:
+def test_t12_a_real_vocabulary_streams_exactly(smollm2: TextModel, text: str) -> None:
     ids = smollm2.encode(text, add_special_tokens=False)
     assert "".join(streamed(smollm2.tokens, [[token] for token in ids])) == text

@@ -32,7 +32,7 @@ def released(text: str, stops: list[str], sizes: list[int]) -> tuple[list[str], 
 
 
 @given(text=texts, stops=stop_lists, sizes=st.lists(st.integers(0, 5)))
-def test_streaming_gives_what_the_whole_text_gives(text: str, stops: list[str], sizes: list[int]) -> None:
+def test_t11_streaming_gives_what_the_whole_text_gives(text: str, stops: list[str], sizes: list[int]) -> None:
     parts, matched = released(text, stops, sizes)
     assert ("".join(parts), matched) == stopped_by_hand(text, stops)
 
@@ -68,7 +68,9 @@ def byte_ids(text: str) -> list[int]:
 
 
 @given(text=texts, stops=stop_lists, at=st.integers(0, 80))
-def test_a_resume_that_replays_ids_goes_on_exactly_where_the_stream_broke(text: str, stops: list[str], at: int) -> None:
+def test_t11_a_resume_that_replays_ids_goes_on_exactly_where_the_stream_broke(
+    text: str, stops: list[str], at: int
+) -> None:
     ids = byte_ids(text)
     undisturbed = drain(OutputText(BYTE_LEVEL_BYTES, stops), [[token] for token in ids])
     resumed = drain(OutputText(BYTE_LEVEL_BYTES, stops), [ids[:at], *([token] for token in ids[at:])])

@@ -134,7 +134,8 @@ ADMIN = [
     state.ReloadRequest("/models/m2", "2026-12-01", "restart", 60.0, 4),
     state.AbortRequest("r1"),
     state.LeaderRequest("127.0.0.9", 4),
-    state.AdoptRequest("g", 1, 4, "127.0.0.9"),
+    state.AdoptRequest("g", 0, 1, 4, "127.0.0.9", "/models/m", "one", "00ff"),
+    state.UndrainRequest(),
 ]
 
 ROUTES = routes.Routes(

@@ -1,0 +1,325 @@
+"""What benchmarks/operator_scale.py stands on: a control plane, KWOK nodes, a watch on pods, a bare client, CPU meters.
+
+`Stages` answers the admin port of every pod of the ground: KWOK gives pods loopback addresses, so one process is five
+hundred leaders, and the address that was dialled says which.
+"""
+
+import asyncio
+import json
+import os
+import ssl
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from bireme.api.crd import COMMITTED
+from bireme.names import Label, Port
+from bireme.wire.requests import Limits
+from bireme.wire.state import ReloadState, StateDocument
+from tests.controlplane.arguments import Settings
+from tests.controlplane.build import ensure
+from tests.controlplane.cluster import WHOLE, ControlPlane, control_plane
+from tests.controlplane.programs import Program
+from tests.fleet.kwok import Kwok
+
+_ROOT: Final = Path(__file__).parent.parent
+_AT_ONCE: Final = 32
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def ground(nodes: int) -> Iterator[ControlPlane]:
+    """A whole control plane with the CRD and ``nodes`` KWOK nodes of 32 devices each."""
+    programs = ensure((*WHOLE, Program.KUBECTL, Program.KWOK))
+    with (
+        tempfile.TemporaryDirectory(prefix="operator-scale-") as name,
+        control_plane(Path(name) / "plane", programs, Settings(node_monitor_grace_seconds=50)) as plane,
+    ):
+        for words in (("apply",), ("wait", "--for=condition=Established", "--timeout=60s")):
+            done = plane.kubectl(*words, "-f", str(_ROOT / COMMITTED))
+            assert done.returncode == 0, done.stderr
+        kwok = Kwok(plane, programs[Program.KWOK], Path(name))
+        try:
+            kwok.add_nodes(nodes, gpus=32)
+            yield plane
+        finally:
+            kwok.close()
+
+
+def namespace_of(plane: ControlPlane, name: str) -> str:
+    """Make a namespace where pods may be made at once."""
+    plane.api.post("/api/v1/namespaces", json={"metadata": {"name": name}}).raise_for_status()
+    account = {"metadata": {"name": "default"}}
+    assert plane.api.post(f"/api/v1/namespaces/{name}/serviceaccounts", json=account).status_code in {201, 409}
+    return name
+
+
+@asynccontextmanager
+async def connection(plane: ControlPlane) -> AsyncIterator[aiohttp.ClientSession]:
+    """The administrator's connections."""
+    trusted = ssl.create_default_context(cafile=str(plane.files.authority))
+    async with aiohttp.ClientSession(
+        plane.url,
+        headers={"authorization": f"Bearer {plane.users.admin.token}"},
+        connector=aiohttp.TCPConnector(ssl=trusted, limit=_AT_ONCE + 4),
+        timeout=aiohttp.ClientTimeout(total=None, sock_read=90),
+        read_bufsize=4 * 1024 * 1024,
+    ) as session:
+        yield session
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] = {}
+    deletion_timestamp: str = ""
+    owner_references: list[dict[str, Any]] = []
+
+
+class _Condition(msgspec.Struct):
+    type: str
+    status: str
+
+
+class _PodStatus(msgspec.Struct, rename="camel"):
+    conditions: list[_Condition] = []
+    pod_ip: str = msgspec.field(name="podIP", default="")
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+
+class _List(msgspec.Struct):
+    metadata: _Meta
+    items: list[_Pod]
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: _Pod
+
+
+@dataclass
+class Sight:
+    """One pod: when it was first seen, first seen ready, and gone; in seconds of the monotonic clock."""
+
+    group: str
+    made: float
+    ready: float = 0.0
+    gone: float = 0.0
+
+
+@dataclass
+class Pods:
+    """The pods of one namespace as a watch tells them. ``alive`` raises when who makes them is no more."""
+
+    session: aiohttp.ClientSession
+    namespace: str
+    alive: Callable[[], None] = lambda: None
+    by_uid: dict[str, Sight] = field(default_factory=dict)
+    at: dict[str, _Pod] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def living(self) -> list[Sight]:
+        """Those that are there."""
+        return [pod for pod in self.by_uid.values() if not pod.gone]
+
+    async def follow(self) -> None:
+        """List and watch until cancelled; the server ends watches that it can't serve, so again and again."""
+        path, now = f"/api/v1/namespaces/{self.namespace}/pods", time.monotonic
+        while True:
+            async with self.session.get(path) as answer:
+                found = msgspec.json.decode(await answer.read(), type=_List)
+            for pod in found.items:
+                self._see(pod, gone=False)
+            for uid in self.by_uid.keys() - {pod.metadata.uid for pod in found.items}:
+                self.by_uid[uid].gone = self.by_uid[uid].gone or now()
+            with suppress(aiohttp.ClientError, OSError, TimeoutError):
+                await self._watch(path, found.metadata.resource_version)
+
+    async def _watch(self, path: str, version: str) -> None:
+        decoder = msgspec.json.Decoder(_Event)
+        query = {"watch": "1", "timeoutSeconds": "600", "resourceVersion": version}
+        async with self.session.get(path, params=query) as response:
+            while line := await response.content.readline():
+                event = decoder.decode(line)
+                if event.type == "ERROR":
+                    return
+                self._see(event.object, gone=event.type == "DELETED")
+
+    def _see(self, pod: _Pod, *, gone: bool) -> None:
+        meta, now = pod.metadata, time.monotonic()
+        sight = self.by_uid.setdefault(meta.uid, Sight(meta.labels.get(Label.GROUP_INDEX, meta.name), now))
+        if gone:
+            sight.gone = now
+        if pod.status.pod_ip:
+            self.at[pod.status.pod_ip] = pod
+        if not sight.ready and any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions):
+            sight.ready = now
+        self.changed.set()
+
+    async def more_than(self, count: int, within_s: float = 300.0) -> None:
+        """Wait until more than ``count`` pods are there."""
+        async with asyncio.timeout(within_s):
+            while len(self.living) <= count:
+                self.alive()
+                await asyncio.sleep(0.02)
+
+    async def until(self, made: int, ready: int, within_s: float = 300.0) -> None:
+        """Wait until exactly ``made`` pods are there and ``ready`` of them are ready."""
+        async with asyncio.timeout(within_s):
+            while True:
+                living = self.living
+                if len(living) == made and sum(pod.ready > 0 for pod in living) == ready:
+                    return
+                self.alive()
+                self.changed.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.changed.wait(), 1.0)
+                await asyncio.sleep(0.02)  # many events in one look: the meter must not be the load
+
+
+async def bare(session: aiohttp.ClientSession, pods: Pods, groups: int) -> dict[str, float]:
+    """A client that makes two pods a group and nothing else, and then takes all away."""
+    path = f"/api/v1/namespaces/{pods.namespace}/pods"
+    worker = {"name": "worker", "image": "simulated", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    spec = {"containers": [worker], "automountServiceAccountToken": False}
+    began = time.monotonic()
+    names = [f"bare-{index}-{stage}" for index in range(groups) for stage in range(2)]
+    await _all([("POST", path, {"metadata": {"name": name}, "spec": spec}) for name in names], session)
+    created = time.monotonic() - began
+    await pods.until(2 * groups, 2 * groups)
+    ready = time.monotonic() - began
+    began = time.monotonic()
+    await _all([("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 5}) for name in names], session)
+    await pods.until(0, 0)
+    return {"created": groups / created, "ready": groups / ready, "to_zero_s": time.monotonic() - began}
+
+
+async def _all(calls: list[tuple[str, str, dict[str, Any]]], session: aiohttp.ClientSession) -> None:
+    left = iter(calls)
+
+    async def work() -> None:
+        for method, path, body in left:
+            async with session.request(method, path, json=body) as response:
+                await response.read()
+                response.raise_for_status()
+
+    await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
+
+
+class Stages:
+    """Admin ports of stages that serve as soon as they are asked, each on its pod's loopback address."""
+
+    def __init__(self, pods: Pods) -> None:
+        self._pods = pods
+        self._draining: set[str] = set()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Answer for as long as the block lasts."""
+        app = web.Application()
+        app.add_routes([web.get("/watch", self._watch), web.post("/drain", self._drain), web.post("/leader", _yes)])
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        listening = asyncio.create_task(self._listen(runner))
+        try:
+            yield
+        finally:
+            listening.cancel()
+            await runner.cleanup()
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        """Listen on the address of every pod that gets one: other addresses may be somebody else's."""
+        known: set[str] = set()
+        while True:
+            for address in self._pods.at.keys() - known:
+                await web.TCPSite(runner, address, int(Port.ADMIN)).start()
+                known.add(address)
+            await asyncio.sleep(0.02)
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        address = _dialled(request)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with suppress(ConnectionResetError):
+            while True:
+                await response.write(self._document(address) + b"\n")
+                await asyncio.sleep(1.0)
+        return response
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        self._draining.add(_dialled(request))
+        return web.Response()
+
+    def _document(self, address: str) -> bytes:
+        meta = self._pods.at[address].metadata
+        labels = meta.labels
+        group = f"{meta.owner_references[0]['uid']}-{labels[Label.GROUP_INDEX]}"
+        draining = address in self._draining
+        values: dict[str, Any] = {
+            "v": 1, "seq": 1, "group": group, "stage": 0, "incarnation": int(labels[Label.INCARNATION]),
+            "boot": meta.uid, "epoch": 1 << 20, "state": "Draining" if draining else "Serving", "reason": "None",
+            "message": "", "retry_after_s": 0.0, "revision": labels[Label.REVISION],
+            "model_revision": labels[Label.MODEL_REVISION], "generation": 0, "reload": ReloadState(), "running": 0,
+            "waiting": 0, "queued_prefill_tokens": 0, "kv_blocks_used": 0, "kv_blocks": 1, "block_size": 16, "step": 1,
+            "step_age_s": 0.0, "draining": draining, "limits": Limits(0, 0, 0), "stages": (), "source": "/models/m",
+        }  # fmt: skip
+        return msgspec.json.encode(StateDocument(**values))
+
+
+async def _yes(_: web.Request) -> web.Response:
+    return web.Response()
+
+
+def _dialled(request: web.Request) -> str:
+    assert request.transport is not None
+    return str(request.transport.get_extra_info("sockname")[0])
+
+
+@dataclass
+class Meter:
+    """CPU time of some processes between two looks, in cores."""
+
+    processes: dict[str, int]
+    took_s: float = 0.0
+    _began: float = 0.0
+    _before: dict[str, float] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._began = time.monotonic()
+        self._before = {name: _cpu_s(pid) for name, pid in self.processes.items()}
+
+    def read(self) -> dict[str, float]:
+        """Cores used by each since `start`."""
+        self.took_s = time.monotonic() - self._began
+        return {name: (_cpu_s(pid) - self._before[name]) / self.took_s for name, pid in self.processes.items()}
+
+
+def peak_rss_mb(pid: int) -> float:
+    """The most memory that a process has had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def written(cores: dict[str, float]) -> str:
+    """Cores by process in a line."""
+    return json.dumps({name: round(value, 2) for name, value in cores.items()})

@@ -1,0 +1,94 @@
+"""What is lost under eight live streams: a node, a frozen node, a pod. No stream notices, the other group is not touched."""
+
+import time
+
+from bireme.names import GroupState
+from tests.e2e.conftest import TOKENS
+from tests.e2e.ground import DEPLOYMENT, URL, Cluster, Place
+from tests.e2e.times import Times
+from tests.e2e.traffic import Traffic
+
+DEEP = 160
+"""Ids that have come in all when the fault is made: every stream is in its middle."""
+
+
+class Watched:
+    """One stage's loss, seen from outside: when its group serves again, with whom, and that nobody else was touched."""
+
+    def __init__(self, demo: Cluster, place: Place) -> None:
+        self._demo = demo
+        self.place = place
+        self.before = demo.uids()
+        self._restarts = demo.restarts()
+        self._epoch = demo.groups()[place[0]]["epoch"]
+        self.began = time.monotonic()
+
+    def await_group(self, within: float) -> float:
+        """Wait until the group serves under a new epoch with another pod in the place; the seconds since the loss."""
+
+        def back() -> bool:
+            group = self._demo.groups().get(self.place[0], {})
+            anew = self._demo.uids().get(self.place, self.before[self.place]) != self.before[self.place]
+            return anew and group["state"] == GroupState.SERVING and group["epoch"] != self._epoch
+
+        self._demo.eventually(back, within)
+        return time.monotonic() - self.began
+
+    def others_untouched(self) -> None:
+        """All other pods are the same processes as before."""
+        after, restarts = self._demo.uids(), self._demo.restarts()
+        others = [place for place in self.before if place != self.place]
+        assert {place: after.get(place) for place in others} == {place: self.before[place] for place in others}
+        assert {place: restarts[place] for place in others} == {place: self._restarts[place] for place in others}
+
+
+def test_a_node_that_is_killed_costs_no_stream(demo: Cluster, undisturbed: list[list[int]], times: Times) -> None:
+    node, place = next(iter(demo.quiet_nodes().items()))
+    traffic = Traffic(URL, TOKENS)
+    traffic.await_tokens(DEEP)
+    watched = Watched(demo, place)
+    demo.docker("kill", node)
+    try:
+        seconds = watched.await_group(within=240)
+        times.note("node killed, its group serves again", seconds, f"stage {place[1]} on another node")
+        assert [item.ids for item in traffic.finish()] == undisturbed
+        watched.others_untouched()
+    finally:
+        demo.docker("start", node)
+        demo.eventually(lambda: demo.node_ready(node), within=180)
+    demo.await_ready()
+
+
+def test_a_node_that_is_frozen_costs_no_stream(demo: Cluster, undisturbed: list[list[int]], times: Times) -> None:
+    node, place = next(iter(demo.quiet_nodes().items()))
+    traffic = Traffic(URL, TOKENS)
+    traffic.await_tokens(DEEP)
+    watched = Watched(demo, place)
+    demo.docker("pause", node)
+    try:
+        seconds = watched.await_group(within=240)
+        times.note("node frozen, its group serves again", seconds, f"stage {place[1]} on another node")
+        assert [item.ids for item in traffic.finish()] == undisturbed
+        watched.others_untouched()
+    finally:
+        demo.docker("unpause", node)
+        demo.eventually(lambda: demo.node_ready(node), within=180)
+    # The old stage wakes up and finds that another has taken its place.
+    pod = watched.before[place]
+    selector = f"bireme.dev/deployment={DEPLOYMENT}"
+    demo.eventually(lambda: pod not in {one["metadata"]["uid"] for one in demo.items("pods", "-l", selector)}, 120)
+    demo.await_ready()
+
+
+def test_a_leader_pod_that_is_deleted_costs_no_stream(
+    demo: Cluster, undisturbed: list[list[int]], times: Times
+) -> None:
+    leader = demo.stages()[0, 0]["metadata"]["name"]
+    traffic = Traffic(URL, TOKENS)
+    traffic.await_tokens(DEEP)
+    watched = Watched(demo, (0, 0))
+    demo.kubectl("delete", "pod", leader, "--wait=false")
+    times.note("leader pod deleted, its group serves again", watched.await_group(within=240))
+    assert [item.ids for item in traffic.finish()] == undisturbed
+    watched.others_untouched()
+    demo.await_ready()

@@ -1,0 +1,139 @@
+"""Nodes that are to be emptied: groups are built elsewhere first, as many at a time as the budget has, then they go."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bireme.names import ConditionType, GroupState
+from bireme_operator.plan.observed import Phase
+from bireme_operator.plan.scale import NO_ROOM_S
+from tests.planner.test_cluster import cordon, groups_of
+from tests.planner.test_rollout import condition
+from tests.planner.world import World, wanted
+
+
+def settled(replicas: int, budget: int) -> World:
+    world = World(wanted(replicas=replicas, unavailable_groups=budget, drain_timeout_s=10))
+    world.settle()
+    return world
+
+
+def full(world: World) -> None:
+    """No node has room for a pod that is new: the first ones are all that ever run."""
+    for name, pod in world.pods.items():
+        if pod.incarnation > 1 or pod.group >= world.desired.replicas:
+            world.pods[name] = replace(pod, phase=Phase.PENDING, unplaced=True, message="0/2 nodes are available")
+
+
+def pass_time(world: World, seconds: float) -> int:
+    """Let time go by in a full cluster; the fewest groups that served."""
+    fewest = world.desired.replicas
+    until = world.now + seconds
+    while world.now < until:
+        full(world)
+        fewest = min(fewest, world.step().status.ready_replicas)
+        full(world)
+        world.advance(1)
+    return fewest
+
+
+@pytest.mark.parametrize(("budget", "at_once"), [(0, 1), (1, 1), (2, 2), (5, 3)])
+def test_as_many_groups_move_at_the_same_time_as_the_budget_has(budget: int, at_once: int) -> None:
+    world = settled(3, budget)
+    for group in range(3):
+        cordon(world, group)
+    most = 0
+    for _ in range(60):
+        status = world.step().status
+        assert status.ready_replicas >= 3, "the successor serves before the group goes"
+        serving = {one.index for one in status.groups if one.state is GroupState.SERVING}
+        most = max(most, len(groups_of(world)) - 3)
+        world.advance(1)
+    assert most == at_once
+    assert serving == groups_of(world)
+    assert not any(pod.node_leaving for pod in world.pods.values())
+
+
+@pytest.mark.parametrize(("budget", "left"), [(0, 3), (1, 2), (2, 1), (3, 1)])
+def test_where_there_is_no_room_as_many_groups_are_stopped_as_the_budget_has_and_never_the_last(
+    budget: int, left: int
+) -> None:
+    world = settled(3, budget)
+    for group in range(3):
+        cordon(world, group)
+    assert pass_time(world, NO_ROOM_S - 2) == 3, "a place is waited for first"
+    assert pass_time(world, 10 * NO_ROOM_S) == left
+    full(world)
+    status = world.step().status
+    assert status.ready_replicas == left
+    told = condition(status, ConditionType.SCHEDULED)
+    assert told[0] == "False"
+    assert "there is no room for its successor" in told[2]
+
+
+def test_a_single_group_without_room_for_its_successor_stays() -> None:
+    world = settled(1, 1)
+    cordon(world, 0)
+    assert pass_time(world, 10 * NO_ROOM_S) == 1
+
+
+def test_the_successor_of_a_stopped_group_comes_when_there_is_room() -> None:
+    world = settled(2, 1)
+    cordon(world, 0)
+    pass_time(world, 2 * NO_ROOM_S)
+    assert world.step().status.ready_replicas == 1
+    for name, pod in world.pods.items():
+        world.pods[name] = replace(pod, phase=Phase.RUNNING, unplaced=False, started_at=world.now)
+    status = world.settle().status
+    assert status.ready_replicas == status.replicas == 2
+
+
+def test_a_group_that_is_to_leave_says_so() -> None:
+    world = settled(2, 1)
+    for name, pod in world.pods.items():
+        world.pods[name] = replace(pod, node=f"node-{pod.group}", node_leaving=pod.group == 0)
+    told = next(group.message for group in world.step().status.groups if group.index == 0)
+    assert told == "group 0 is to leave node-0"
+
+
+def test_a_group_that_is_down_on_a_cordoned_node_costs_no_other_its_place() -> None:
+    world = settled(3, 1)
+    cordon(world, 0)
+    cordon(world, 1)
+    world.mute.add(0)
+    world.advance(60)
+    for _ in range(80):
+        assert world.step().status.ready_replicas >= 2
+        if not any(pod.node_leaving for pod in world.pods.values() if pod.group == 0):
+            world.mute.clear()  # the group is gone, and its index free for another
+        world.advance(1)
+    assert not any(pod.node_leaving for pod in world.pods.values())
+    assert world.settle().status.ready_replicas == 3
+
+
+@given(
+    st.integers(0, 3),
+    st.lists(st.tuples(st.sampled_from(["cordon", "uncordon", "full", "room"]), st.integers(0, 5)), max_size=10),
+)
+@settings(max_examples=25)
+def test_whatever_is_cordoned_no_more_groups_are_missing_than_the_budget_has(
+    budget: int, events: list[tuple[str, int]]
+) -> None:
+    world, is_full = settled(3, budget), False
+    running = set(world.pods)
+    for what, number in events:
+        groups = sorted(groups_of(world))
+        if what in {"full", "room"}:
+            is_full = what == "full"
+        else:
+            cordon(world, groups[number % len(groups)], leaving=what == "cordon")
+        for _ in range(20):
+            running = running & set(world.pods) if is_full else set(world.pods)
+            for name, pod in world.pods.items():
+                waits = name not in running
+                phase = Phase.PENDING if waits else Phase.RUNNING
+                world.pods[name] = replace(pod, phase=phase, unplaced=waits)
+            assert world.step().status.ready_replicas >= max(3 - budget, 1)
+            world.advance(4)
