@@ -6,10 +6,10 @@ ARGS   ?=
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-controlplane lint format crds reference survive soak bench lock clean
+.PHONY: help setup demo test test-quick test-controlplane e2e lint format crds reference sbom images chart survive soak fuzz bench lock clean
 
 help:  ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready  ## Create .venv with the tested versions (quick when it is there)
 
@@ -31,27 +31,41 @@ demo: setup  ## Serve SmolLM2 in two groups of two stages (ONCE=1: ask one quest
 	  $(if $(ONCE),--ask "What is the capital of France?")
 
 test: setup  ## Run all tests that need no cluster and no GPU
-	@$(BIN)/python -m pytest -m "not controlplane" $(ARGS)
+	@$(BIN)/python -m pytest -m "not controlplane and not e2e" $(ARGS)
 
 test-quick: setup  ## Run the tests that need no model behind a router
-	@$(BIN)/python -m pytest -m "not system and not controlplane" $(ARGS)
+	@$(BIN)/python -m pytest -m "not system and not controlplane and not e2e" $(ARGS)
 
 test-controlplane: setup  ## Run the tests on a real Kubernetes control plane (the first run compiles it: minutes)
 	@$(BIN)/python -m tests.controlplane.build
+	@$(BIN)/python -m tests.controlplane.build helm actionlint
 	@$(BIN)/python -m pytest -m controlplane $(ARGS)
+
+e2e: setup  ## Test on a cluster of five nodes that is made for it by kind (docs/kind.md; KEEP=1 keeps it)
+	@$(BIN)/python -m tests.e2e $(if $(KEEP),--keep) $(ARGS)
 
 lint: setup  ## Check style, types and import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy bireme operator/bireme_operator router/bireme_router worker/bireme_worker tests benchmarks
+	@$(BIN)/mypy bireme operator/bireme_operator router/bireme_router worker/bireme_worker tests benchmarks charts images
 	@$(BIN)/lint-imports
 
 format: setup  ## Format the code and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-crds: setup  ## Write crds/ from the models in bireme/api
+crds: setup  ## Write crds/ and the chart's copy from the models in bireme/api
 	@$(BIN)/python -m bireme.api.crd
+
+chart: setup crds  ## Write the chart's README, CRD and dashboards from their sources
+	@$(BIN)/python -m charts.readme
+	@$(BIN)/python -m charts.dashboards
+
+images: setup  ## Build the container images (TAG=0.1.0 IMAGES="operator router worker worker-cuda" BASE=…)
+	@$(BIN)/python -m images.build $(if $(TAG),--tag $(TAG)) $(if $(BASE),--base $(BASE)) $(IMAGES)
+
+sbom: setup  ## List what the images are made of, as SPDX, in dist/ (TAG, IMAGES as above)
+	@$(BIN)/python -m images.build --sbom dist $(if $(TAG),--tag $(TAG)) $(IMAGES)
 
 reference: setup  ## Write docs/reference.md from bireme/names.py
 	@$(BIN)/python -m bireme.reference
@@ -61,6 +75,9 @@ survive: setup  ## Kill parts under load twenty times over (REPEAT=20)
 
 soak: setup $(if $(MINUTES),,survive)  ## Both soaks: kills twenty times over, then random faults (MINUTES=10 SEED=1: only these)
 	@$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
+
+fuzz: setup  ## Draw requests of every kind against a real engine (CASES=5000)
+	@BIREME_FUZZ_CASES=$(or $(CASES),5000) $(BIN)/python -m pytest tests/llm/test_t13_any_request.py $(ARGS)
 
 bench: setup  ## Run the benchmarks that need no GPU; each prints one JSON line last
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
