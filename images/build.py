@@ -20,7 +20,7 @@ from images import debian
 ROOT: Final = Path(__file__).parents[1]
 IMAGES: Final = ("operator", "router", "worker", "worker-cuda")
 USUAL: Final = ("operator", "router", "worker")
-ORDINARY_BASE: Final = "docker.io/library/python:3.13-slim-trixie"
+ORDINARY_BASE: Final = "python:3.13-slim-trixie"
 _LOOK_S: Final = 60
 
 

@@ -3,13 +3,14 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import yaml
 
-from bireme.names import Label
+from bireme.names import Annotation, Label
 from tests.controlplane.polling import eventually
 from tests.e2e.commands import CommandFailed, run
 
@@ -113,18 +114,28 @@ class Cluster:
             for place, pod in self.stages().items()
         }
 
-    def quiet_nodes(self) -> dict[str, Place]:
-        """Worker nodes that run one stage of the demo and neither router nor operator, with that stage."""
-        stages = self.stages()
-        nodes = [pod["spec"]["nodeName"] for pod in stages.values()]
+    def quiet_node(self) -> tuple[str, frozenset[Place]]:
+        """A worker node with stages of one group only and neither router nor operator, and which stages these are.
+
+        Where earlier tests have left none, the groups are made anew, which spreads them.
+        """
+        while not (found := self._quiet_nodes()):
+            self.kubectl("annotate", "infd", DEPLOYMENT, f"{Annotation.RESTART}={time.time()}", "--overwrite")
+            self.await_ready()
+        return min(found.items(), key=lambda item: (len(item[1]), item[0]))
+
+    def _quiet_nodes(self) -> dict[str, frozenset[Place]]:
+        by_node: dict[str, set[Place]] = {}
+        for place, pod in self.stages().items():
+            by_node.setdefault(pod["spec"]["nodeName"], set()).add(place)
         others = {
             pod["spec"].get("nodeName")
             for pod in self.items("pods", "-A", "-l", "app.kubernetes.io/component in (router, operator)")
         }
         return {
-            pod["spec"]["nodeName"]: place
-            for place, pod in sorted(stages.items(), reverse=True)
-            if nodes.count(pod["spec"]["nodeName"]) == 1 and pod["spec"]["nodeName"] not in others
+            node: frozenset(places)
+            for node, places in by_node.items()
+            if node not in others and len({group for group, _ in places}) == 1
         }
 
     def node_ready(self, node: str) -> bool:

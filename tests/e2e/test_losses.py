@@ -2,7 +2,7 @@
 
 import time
 
-from bireme.names import GroupState
+from bireme.names import GroupState, Label
 from tests.e2e.conftest import TOKENS
 from tests.e2e.ground import DEPLOYMENT, URL, Cluster, Place
 from tests.e2e.times import Times
@@ -13,44 +13,49 @@ DEEP = 160
 
 
 class Watched:
-    """One stage's loss, seen from outside: when its group serves again, with whom, and that nobody else was touched."""
+    """A loss of stages of one group, seen from outside: when the group serves again, and that nobody else was touched."""
 
-    def __init__(self, demo: Cluster, place: Place) -> None:
+    def __init__(self, demo: Cluster, places: frozenset[Place]) -> None:
         self._demo = demo
-        self.place = place
+        self._places = places
+        (self._group,) = {group for group, _ in places}
         self.before = demo.uids()
         self._restarts = demo.restarts()
-        self._epoch = demo.groups()[place[0]]["epoch"]
-        self.began = time.monotonic()
+        self._epoch = demo.groups()[self._group]["epoch"]
+        self._began = time.monotonic()
 
     def await_group(self, within: float) -> float:
-        """Wait until the group serves under a new epoch with another pod in the place; the seconds since the loss."""
+        """Wait until the group serves under a new epoch with other pods in the places; the seconds since the loss."""
 
         def back() -> bool:
-            group = self._demo.groups().get(self.place[0], {})
-            anew = self._demo.uids().get(self.place, self.before[self.place]) != self.before[self.place]
+            group, now = self._demo.groups().get(self._group, {}), self._demo.uids()
+            anew = all(now.get(place, self.before[place]) != self.before[place] for place in self._places)
             return anew and group["state"] == GroupState.SERVING and group["epoch"] != self._epoch
 
         self._demo.eventually(back, within)
-        return time.monotonic() - self.began
+        return time.monotonic() - self._began
 
     def others_untouched(self) -> None:
         """All other pods are the same processes as before."""
         after, restarts = self._demo.uids(), self._demo.restarts()
-        others = [place for place in self.before if place != self.place]
+        others = self.before.keys() - self._places
         assert {place: after.get(place) for place in others} == {place: self.before[place] for place in others}
         assert {place: restarts[place] for place in others} == {place: self._restarts[place] for place in others}
 
 
+def remark(places: frozenset[Place]) -> str:
+    return " and ".join(f"stage {stage}" for _, stage in sorted(places)) + " made anew on another node"
+
+
 def test_a_node_that_is_killed_costs_no_stream(demo: Cluster, undisturbed: list[list[int]], times: Times) -> None:
-    node, place = next(iter(demo.quiet_nodes().items()))
+    node, places = demo.quiet_node()
     traffic = Traffic(URL, TOKENS)
     traffic.await_tokens(DEEP)
-    watched = Watched(demo, place)
+    watched = Watched(demo, places)
     demo.docker("kill", node)
     try:
         seconds = watched.await_group(within=240)
-        times.note("node killed, its group serves again", seconds, f"stage {place[1]} on another node")
+        times.note("node killed, its group serves again", seconds, remark(places))
         assert [item.ids for item in traffic.finish()] == undisturbed
         watched.others_untouched()
     finally:
@@ -60,23 +65,23 @@ def test_a_node_that_is_killed_costs_no_stream(demo: Cluster, undisturbed: list[
 
 
 def test_a_node_that_is_frozen_costs_no_stream(demo: Cluster, undisturbed: list[list[int]], times: Times) -> None:
-    node, place = next(iter(demo.quiet_nodes().items()))
+    node, places = demo.quiet_node()
     traffic = Traffic(URL, TOKENS)
     traffic.await_tokens(DEEP)
-    watched = Watched(demo, place)
+    watched = Watched(demo, places)
     demo.docker("pause", node)
     try:
         seconds = watched.await_group(within=240)
-        times.note("node frozen, its group serves again", seconds, f"stage {place[1]} on another node")
+        times.note("node frozen, its group serves again", seconds, remark(places))
         assert [item.ids for item in traffic.finish()] == undisturbed
         watched.others_untouched()
     finally:
         demo.docker("unpause", node)
         demo.eventually(lambda: demo.node_ready(node), within=180)
     # The old stage wakes up and finds that another has taken its place.
-    pod = watched.before[place]
-    selector = f"bireme.dev/deployment={DEPLOYMENT}"
-    demo.eventually(lambda: pod not in {one["metadata"]["uid"] for one in demo.items("pods", "-l", selector)}, 120)
+    lost = {watched.before[place] for place in places}
+    selector = f"{Label.DEPLOYMENT}={DEPLOYMENT}"
+    demo.eventually(lambda: not lost & {one["metadata"]["uid"] for one in demo.items("pods", "-l", selector)}, 120)
     demo.await_ready()
 
 
@@ -86,7 +91,7 @@ def test_a_leader_pod_that_is_deleted_costs_no_stream(
     leader = demo.stages()[0, 0]["metadata"]["name"]
     traffic = Traffic(URL, TOKENS)
     traffic.await_tokens(DEEP)
-    watched = Watched(demo, (0, 0))
+    watched = Watched(demo, frozenset({(0, 0)}))
     demo.kubectl("delete", "pod", leader, "--wait=false")
     times.note("leader pod deleted, its group serves again", watched.await_group(within=240))
     assert [item.ids for item in traffic.finish()] == undisturbed

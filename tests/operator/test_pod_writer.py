@@ -61,7 +61,7 @@ class Server(Kube):
         left = {"schedulingGates": [], "nodeSelector": change["spec"]["nodeSelector"]}
         return self._keep(body | {"spec": body["spec"] | left}, uid=body["metadata"]["uid"])
 
-    async def delete(self, _resource: Any, _namespace: str, name: str, **_: Any) -> dict[str, Any]:
+    async def delete(self, resource: Any, namespace: str, name: str, **_: Any) -> dict[str, Any]:
         await self.door.wait()
         self.ended.append(name)
         return {}
