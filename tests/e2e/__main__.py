@@ -19,7 +19,7 @@ from tests.controlplane.toolchain import CannotBuild
 from tests.e2e import images
 from tests.e2e.cluster import BUILD, GIVEN, ROOT, Ground, fetched_image, kind_cluster
 from tests.e2e.commands import CommandFailed, NotHere
-from tests.e2e.docker import running_docker
+from tests.e2e.docker import need_packages, running_docker
 from tests.e2e.ground import environment
 from tests.e2e.network import closed_network
 from tests.e2e.node_image import PROGRAMS as NODE_PROGRAMS
@@ -64,6 +64,7 @@ def _ground(cache: Path) -> Ground:
     given = os.environ.get(GIVEN, "")
     image = given if given not in {"", BUILD} else None if given else fetched_image(programs[Program.KIND])
     if image is None:
+        need_packages({"debootstrap": "debootstrap", "gcc": "gcc"})  # for nodes, and for the images of `make images`
         with step("programs of a node: the first time, this takes ten minutes and more"):
             built = ensure(NODE_PROGRAMS)
         image = node_image(built, cache)

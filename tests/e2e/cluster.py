@@ -95,12 +95,11 @@ def configuration(ground: Ground) -> dict[str, Any]:
 @contextmanager
 def kind_cluster(ground: Ground, *, keep: bool) -> Iterator[None]:
     """Make the cluster, and delete it unless it is to be kept; the machine is then as it was."""
-    before = run("sysctl", *_SYSCTLS)
-    if works(ground.programs[Program.KUBECTL], "--kubeconfig", ground.kubeconfig, "get", "--raw", "/readyz"):
-        say("the cluster of an earlier run is there")
-    else:
-        _create(ground)
     try:
+        if works(ground.programs[Program.KUBECTL], "--kubeconfig", ground.kubeconfig, "get", "--raw", "/readyz"):
+            say("the cluster of an earlier run is there")
+        else:
+            _create(ground)
         yield
     finally:
         if keep:
@@ -108,11 +107,12 @@ def kind_cluster(ground: Ground, *, keep: bool) -> Iterator[None]:
         else:
             with step("deleting the cluster"):
                 ground.kind("delete", "cluster", "--name", NAME)
-            _restore(before)
+            _restore(ground)
 
 
 def _create(ground: Ground) -> None:
     ground.kind("delete", "cluster", "--name", NAME)
+    _settings_of(ground).write_text(run("sysctl", *_SYSCTLS))
     file = ground.kubeconfig.with_name("kind-config.yaml")
     file.write_text(yaml.safe_dump(configuration(ground)))
     with step("creating the cluster (kind, five nodes)"):
@@ -130,6 +130,13 @@ def load(ground: Ground, *images: str) -> None:
         ground.kind("load", "docker-image", *images, "--name", NAME, "--nodes", nodes)
 
 
-def _restore(settings: str) -> None:
+def _settings_of(ground: Ground) -> Path:
+    """Where the machine's settings are kept that the kubelets of the cluster have changed."""
+    return ground.kubeconfig.with_name("sysctl.conf")
+
+
+def _restore(ground: Ground) -> None:
     """Give the machine its settings back; without the right to it nothing was changed either."""
-    subprocess.run(["sysctl", "--quiet", "--load=-"], input=settings, text=True, capture_output=True, check=False)
+    if (kept := _settings_of(ground)).exists():
+        subprocess.run(["sysctl", "--quiet", f"--load={kept}"], capture_output=True, check=False)
+        kept.unlink()

@@ -23,6 +23,7 @@ _HERE: Final = Path(__file__).parent
 _FILES: Final = _HERE / "node"
 REPOSITORY: Final = "localhost/kubernetes"
 """Where kubeadm is told that the images of its pods come from."""
+_NAME: Final = "bireme-e2e/node"
 _OWN: Final = "e2e"
 """Tag of the images whose names are ours: they have no release to name."""
 
@@ -82,8 +83,10 @@ int main(void) { signal(SIGINT, leave); signal(SIGTERM, leave); signal(SIGCHLD, 
 
 def node_image(built: Mapping[Program, Path], cache: Path) -> str:
     """Return the name of the node image, built now if Docker does not have it."""
-    name = f"bireme-e2e/node:{_fingerprint()}"
+    name = f"{_NAME}:{_fingerprint()}"
     if not image_exists(name):
+        for old in run("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", _NAME).split():
+            works("docker", "image", "rm", old)  # a cluster that was kept still uses its own
         debian = rootfs.debian(cache)
         with tempfile.TemporaryDirectory(prefix="node-image-", dir=cache) as directory:
             _build(name, built, debian, Path(directory))

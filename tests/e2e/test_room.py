@@ -11,6 +11,14 @@ from tests.e2e.images import NAMES
 
 WORKER = next(name for name in NAMES if "worker" in name)
 
+# The first process of a container does not end at SIGTERM unless it wants to.
+SERVER = """
+import signal, sys
+from http.server import SimpleHTTPRequestHandler, test
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+test(SimpleHTTPRequestHandler, port=8000)
+"""
+
 
 @pytest.fixture
 def elsewhere(cluster: Cluster) -> Iterator[str]:
@@ -25,7 +33,7 @@ def engine(name: str, stages: int, cpu: str, **spec: Any) -> Document:
     container = {
         "name": "worker",
         "image": WORKER,
-        "command": ["python3", "-m", "http.server", "8000"],
+        "command": ["python3", "-c", SERVER],
         "readinessProbe": {"tcpSocket": {"port": 8000}, "periodSeconds": 1},
         "resources": {"requests": {"cpu": cpu}},
     }
