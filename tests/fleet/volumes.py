@@ -6,6 +6,7 @@ command, argument or variable is replaced by the directory behind it, and nothin
 
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ Files = Mapping[str, bytes]
 
 _STORED: Final = {"emptyDir", "hostPath", "persistentVolumeClaim"}
 _EVERY_ADDRESS: Final = "0.0.0.0"
+_CHECKOUT: Final = Path(__file__).parents[2]
 
 
 async def mount(pod: Object, sandbox: Sandbox, sources: Sources) -> None:
@@ -107,7 +109,9 @@ class Paths:
 
     def __init__(self, container: Object, sandbox: Sandbox) -> None:
         self.termination = sandbox.root / f"{container['name']}.termination"
-        self._pairs: dict[str, str | Path] = {_EVERY_ADDRESS: sandbox.ip}
+        # Our own programs are where they are, even in a checkout below a path that the container mounts.
+        self._pairs: dict[str, str | Path] = {str(path): path for path in (_CHECKOUT, sys.prefix)}
+        self._pairs |= {_EVERY_ADDRESS: sandbox.ip}
         self._pairs |= {container.get("terminationMessagePath", "/dev/termination-log"): self.termination}
         for each in container.get("volumeMounts", []):
             volume = sandbox.volumes.get(each["name"])

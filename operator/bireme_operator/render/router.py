@@ -29,6 +29,8 @@ TLS_DIR: Final = "/bireme/tls"
 _RBAC: Final = "rbac.authorization.k8s.io"
 _ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 _AFTER_STREAMS_S: Final = 30
+_STILL_ASKED_S: Final = 3
+"""A pod that ends is still sent new connections until every node knows; the router accepts none once it drains."""
 
 
 def routes_name(owner: Owner) -> str:
@@ -116,7 +118,9 @@ def _deployment(owner: Owner, spec: Spec, image: str, token_secret: str) -> Obje
                     "serviceAccountName": router_name(owner),
                     "automountServiceAccountToken": True,
                     "enableServiceLinks": False,
-                    "terminationGracePeriodSeconds": spec.rollout.drain_timeout_seconds + _AFTER_STREAMS_S,
+                    "terminationGracePeriodSeconds": spec.rollout.drain_timeout_seconds
+                    + _AFTER_STREAMS_S
+                    + _STILL_ASKED_S,
                     "securityContext": POD_SECURITY,
                     "containers": [_container(owner, spec, image)],
                     "volumes": _volumes(owner, spec, token_secret),
@@ -142,6 +146,7 @@ def _container(owner: Owner, spec: Spec, image: str) -> Object:
         "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}],
         "livenessProbe": {"httpGet": probe, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 2},
         "readinessProbe": {"httpGet": probe, "periodSeconds": 2, "failureThreshold": 1, "timeoutSeconds": 2},
+        "lifecycle": {"preStop": {"sleep": {"seconds": _STILL_ASKED_S}}},
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [
             {"name": volume["name"], "mountPath": f"/bireme/{volume['name']}", "readOnly": True}
