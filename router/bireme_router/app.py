@@ -93,7 +93,13 @@ class Router:
         together = True if self._settings.share is not None else None
         for address in dict.fromkeys((host, *((_LOOPBACK,) if self._settings.pods else ()))):
             site = web.TCPSite(self._runner, address, port, backlog=_BACKLOG, ssl_context=context, reuse_port=together)
-            await site.start()
+            try:
+                await site.start()
+            except OSError as error:
+                if address == host:
+                    raise
+                log.warning("kubectl port-forward won't reach this router, another has its port: %s", error.strerror)
+                continue
             self._sites.append(site)
         host, port = self._runner.addresses[0][:2]
         scheme = "https" if context else "http"
