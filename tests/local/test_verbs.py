@@ -80,6 +80,7 @@ def test_the_status_has_the_pid_of_every_process(up: Up, capsys: pytest.CaptureF
 def test_why_tells_a_loss_and_what_followed(up: Up, capsys: pytest.CaptureFixture[str]) -> None:
     os.kill(up.pod(0)["pid"], signal.SIGKILL)
     up.until(lambda: len(times(up, "GroupServing")) == 3)
+    up.until(lambda: up.states() == ["Serving", "Serving"])  # events are told before the status is written
     assert main(["why"]) == 0
     said = capsys.readouterr().out
     assert "demo: 2 of 2 groups serve." in said
