@@ -9,7 +9,7 @@ export UV_LINK_MODE ?= hardlink
 .PHONY: help setup demo test test-quick test-controlplane e2e lint format crds reference sbom images chart survive soak fuzz bench lock clean
 
 help:  ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready  ## Create .venv with the tested versions (quick when it is there)
 
