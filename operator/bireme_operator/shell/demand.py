@@ -14,20 +14,19 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from bireme.api.router import Router
-from bireme.names import Label, Metric
+from bireme.names import Metric
 from bireme_operator.kube.client import Kube
 from bireme_operator.kube.errors import KubeError
-from bireme_operator.kube.resources import PODS
 from bireme_operator.plan.demand import Counts, Demand, demand_of
 from bireme_operator.render.owned import Owner
-from bireme_operator.render.router import ROUTER
+from bireme_operator.shell.router_pages import Unread, read_router, router_pods
 
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0
 _MINUTE: Final = 60
 """Looks in a minute."""
-_PATIENCE: Final = aiohttp.ClientTimeout(total=3.0)
+_PATIENCE_S: Final = 3.0
 _PODS_EVERY: Final = 5
 """Looks with the same list of routers."""
 
@@ -77,25 +76,17 @@ class DemandReader:
             await asyncio.sleep(EVERY_S)
 
     async def _pods(self, known: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        selector = f"{Label.DEPLOYMENT}={self._owner.name},{Label.ROLE}={ROUTER}"
         try:
-            found = await self._kube.list(PODS, self._owner.namespace, selector)
+            return await router_pods(self._kube, self._owner)
         except KubeError as error:
             log.info("the routers of %s/%s can't be listed: %s", self._owner.namespace, self._owner.name, error)
             return known
-        return [pod for pod in found["items"] if (pod.get("status") or {}).get("podIP")]
 
     async def _ask(self, pod: Mapping[str, Any], router: Router) -> tuple[str, Counts] | None:
-        address = f"[{pod['status']['podIP']}]" if ":" in pod["status"]["podIP"] else pod["status"]["podIP"]
-        url = f"{'https' if router.tls else 'http'}://{address}:{router.port}/metrics"
-        starts = sum(one.get("restartCount") or 0 for one in pod["status"].get("containerStatuses") or ())
         try:
-            # Its certificate names the endpoint that clients know, never the address of a pod.
-            async with self._session.get(url, timeout=_PATIENCE, ssl=False) as answer:
-                answer.raise_for_status()
-                return f"{pod['metadata']['uid']}/{starts}", read_counts(await answer.text())
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            log.info("router %s: %s", pod["metadata"]["name"], str(error) or type(error).__name__)
+            return await read_router(self._session, pod, router, read_counts, _PATIENCE_S)
+        except Unread as why:
+            log.info("router %s", why)
             return None
 
 

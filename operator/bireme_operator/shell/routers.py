@@ -12,19 +12,17 @@ from typing import Any, Final
 import aiohttp
 
 from bireme.api.router import Router
-from bireme.names import Label
 from bireme_operator.kube.client import Kube
 from bireme_operator.kube.errors import KubeError
-from bireme_operator.kube.resources import PODS
 from bireme_operator.plan.figures import Figures
 from bireme_operator.render.owned import Owner
-from bireme_operator.render.router import ROUTER
 from bireme_operator.shell.exposition import Tally, read_page
+from bireme_operator.shell.router_pages import Unread, read_router, router_pods
 
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 3.0
-_PATIENCE: Final = aiohttp.ClientTimeout(total=5.0)
+_PATIENCE_S: Final = 5.0
 
 
 class Routers:
@@ -76,25 +74,16 @@ class Routers:
             await asyncio.sleep(EVERY_S)
 
     async def _read_all(self, tally: Tally, router: Router) -> str:
-        selector = f"{Label.DEPLOYMENT}={self._owner.name},{Label.ROLE}={ROUTER}"
         try:
-            found = await self._kube.list(PODS, self._owner.namespace, selector)
+            pods = await router_pods(self._kube, self._owner)
         except KubeError as error:
             return f"the routers' pods can't be listed: {error}"
-        pods = [pod for pod in found["items"] if (pod.get("status") or {}).get("podIP")]
         troubles = await asyncio.gather(*(self._read(tally, pod, router) for pod in pods))
         return "; ".join(filter(None, troubles)) if pods else "no router runs"
 
     async def _read(self, tally: Tally, pod: Mapping[str, Any], router: Router) -> str:
-        meta, status = pod["metadata"], pod["status"]
-        address = f"[{status['podIP']}]" if ":" in status["podIP"] else status["podIP"]
-        url = f"{'https' if router.tls else 'http'}://{address}:{router.port}/metrics"
-        starts = [one.get("restartCount") or 0 for one in status.get("containerStatuses") or ()]
         try:
-            # Its certificate names the endpoint that clients know, never the address of a pod.
-            async with self._session.get(url, timeout=_PATIENCE, ssl=False) as answer:
-                answer.raise_for_status()
-                tally.take(f"{meta['uid']}/{sum(starts)}", read_page(await answer.text()))
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            return f"{meta['name']}: {str(error) or type(error).__name__}"
+            tally.take(*await read_router(self._session, pod, router, read_page, _PATIENCE_S))
+        except Unread as why:
+            return str(why)
         return ""
