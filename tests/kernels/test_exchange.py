@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 PATIENCE_S = 120
 
 
-@pytest.mark.parametrize("scene", ["sums", "stages", "alone"])
+@pytest.mark.parametrize("scene", ["sums", "stages", "alone", "late"])
 def test_two_ranks_exchange_tensors_through_open_memory(scene: str, tmp_path: Path) -> None:
     ours = _pair()
     ranks = [

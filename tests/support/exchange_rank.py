@@ -55,6 +55,12 @@ class FileMemory:
         self._maps.append(mapped)
         return ctypes.addressof(ctypes.c_char.from_buffer(mapped))
 
+    @classmethod
+    def of_another(cls) -> torch.Tensor:
+        """The bytes of the other process's memory as they are now."""
+        (file,) = (file for file in cls.directory.glob("memory-*") if file.name != f"memory-{os.getpid()}")
+        return torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8)
+
     def close(self, address: int) -> None:
         """Mapped until the process ends."""
 
@@ -132,12 +138,24 @@ def alone(sock: socket.socket, rank: int) -> None:
     assert torch.equal(x, torch.full((5000,), 3.0))
 
 
+def late(sock: socket.socket, rank: int) -> None:
+    """Rank 1 forms the next epoch while rank 0 may still read what it laid out for the last: it stays until both did."""
+    pair = Pair(sock, rank, 2, (1 - rank,))
+    communicator, _ = pair.form()
+    communicator.all_reduce(torch.full((5000,), 1.0))
+    if rank == 0:
+        sock.recv(1, socket.MSG_PEEK)  # rank 1 is forming
+        assert FileMemory.of_another().any(), "cleared under a reader"
+    pair.exchange.leave()
+    pair.form()
+
+
 def _values(count: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
     drawn = torch.randn(count, generator=torch.Generator().manual_seed(seed)) * 100
     return drawn.to(dtype)
 
 
-SCENES = {"sums": sums, "stages": stages, "alone": alone}
+SCENES = {"sums": sums, "stages": stages, "alone": alone, "late": late}
 
 
 def main() -> None:

@@ -15,7 +15,9 @@ import triton
 import triton.language as tl
 
 BLOCK_BYTES: Final = 8192
-"""What a program moves at a time."""
+"""What a program moves at a time, at least."""
+WIDE_BLOCK_BYTES: Final = 32768
+"""And at most: as much as its registers hold."""
 MOST_PARTS: Final = 128
 """Programs of one transfer at most: all fit on the device at once, next to nothing waits for a place."""
 
@@ -57,44 +59,67 @@ def share(
 ) -> None:
     """Sum ``x [elements]`` over ranks, in rank order, into ``out``; with ``gather`` lay all side by side there instead.
 
-    ``table [world]``: addresses of the ranks' memory, which begins with two halves of ``parts`` × ``stride`` bytes;
-    at ``words_at`` lie ``world × parts`` words, one per sender and part. ``out`` may be ``x``.
+    Each rank writes into the others' memory, which needs no answer, and reads its own. ``table [world]``: addresses of
+    the ranks' memory, which begins with two halves of ``world`` × ``parts`` × ``stride`` bytes, a place per sender and
+    part; at ``words_at`` lie ``world × parts`` words, one per sender and part. ``out`` may be ``x``.
     """
     part = tl.program_id(0)
     kind = x.dtype.element_ty
     turn = tl.load(turns + part) + 1
-    place = ((turn & 1) * parts + part).to(tl.int64) * stride
+    half = (turn & 1) * world
     begin = part.to(tl.int64) * tiles * block
     lanes = tl.arange(0, block)
-    mine = (tl.load(table + rank) + place).to(tl.pointer_type(kind))
     for tile in range(tiles):
         at = tile * block + lanes
-        tl.store(mine + at, tl.load(x + begin + at, mask=begin + at < elements), mask=begin + at < elements)
+        inside = begin + at < elements
+        values = tl.load(x + begin + at, mask=inside)
+        for peer in tl.static_range(world):
+            if peer != rank:
+                box = _place(tl.load(table + peer), half + rank, part, parts, stride, kind)
+                tl.store(box + at, values, mask=inside)
     tl.debug_barrier()
     for peer in tl.static_range(world):
         if peer != rank:
             theirs = _word(tl.load(table + peer), words_at + (rank * parts + part) * 4)
             tl.atomic_xchg(theirs, turn, sem="release", scope="sys")
+    mine = tl.load(table + rank)
     for peer in tl.static_range(world):
         if peer != rank:
-            _await(_word(tl.load(table + rank), words_at + (peer * parts + part) * 4), turn, abort)
+            _await(_word(mine, words_at + (peer * parts + part) * 4), turn, abort)
     tl.debug_barrier()
     for tile in range(tiles):
         at = tile * block + lanes
         inside = begin + at < elements
-        if gather:
-            for peer in tl.static_range(world):
-                source = (tl.load(table + peer) + place).to(tl.pointer_type(kind))
-                values = tl.load(source + at, mask=inside, cache_modifier=".cv")
+        own = tl.load(x + begin + at, mask=inside)
+        total = tl.zeros([block], _wide(own).dtype)
+        for peer in tl.static_range(world):
+            if peer == rank:
+                values = own
+            else:
+                box = _place(mine, half + peer, part, parts, stride, kind)
+                values = tl.load(box + at, mask=inside, cache_modifier=".cg")
+            if gather:
                 tl.store(out + peer * elements + begin + at, values, mask=inside)
-        else:
-            first = (tl.load(table) + place).to(tl.pointer_type(kind))
-            total = _wide(tl.load(first + at, mask=inside, cache_modifier=".cv"))
-            for peer in tl.static_range(1, world):
-                source = (tl.load(table + peer) + place).to(tl.pointer_type(kind))
-                total += _wide(tl.load(source + at, mask=inside, cache_modifier=".cv"))
+            elif peer == 0:
+                total = _wide(values)
+            else:
+                total += _wide(values)
+        if not gather:
             tl.store(out + begin + at, total.to(kind), mask=inside)
     tl.store(turns + part, turn)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _place(
+    base: tl.tensor,
+    number: tl.tensor,
+    part: tl.tensor,
+    parts: tl.constexpr,
+    stride: tl.constexpr,
+    kind: tl.constexpr,
+) -> tl.tensor:
+    """Where the part of sender ``number``, both halves counted, lies in the memory at ``base``."""
+    return (base + (number * parts + part).to(tl.int64) * stride).to(tl.pointer_type(kind))
 
 
 @triton.jit  # type: ignore[untyped-decorator]

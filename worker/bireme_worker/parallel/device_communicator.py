@@ -1,11 +1,13 @@
 """The communicator of GPU ranks: every edge through open device memory where both sides can, else through the host.
 
-Formed over the epoch's sockets: memory is cleared, handles go both ways, each side opens the other's and says whether
-it could. An edge is taken only when both could, so both sides always use the same way.
+Formed over the epoch's sockets. Each side first says that its device is idle: until then it may still read and write
+the other's memory for the epoch before. Then memory is cleared, handles go both ways, each side opens the other's and
+says whether it could. An edge is taken only when both could, so both sides always use the same way.
 """
 
 import logging
 from collections.abc import Collection, Mapping
+from typing import Final
 
 import torch
 
@@ -18,6 +20,7 @@ from bireme_worker.parallel.link import Link
 
 log = logging.getLogger(__name__)
 
+IDLE: Final = b"\1"
 Peer = int | str
 """A rank of the same stage, or an edge to another stage."""
 
@@ -113,12 +116,13 @@ def peer_of(kind: EdgeKind, stage: int, own_stage: int, rank: int) -> Peer:
 
 
 def form(gate: EpochGate, exchange: Exchange, links: Mapping[Peer, Link], host: HostCommunicator) -> DeviceCommunicator:
-    """Form over ``links``.
+    """Form over ``links``. This rank's device is idle.
 
     Raises:
         EpochEnded: aborted meanwhile, or a peer was lost.
     """
     gate.on_abort(exchange.abort)
+    _swap(links, dict.fromkeys(links, IDLE), len(IDLE))
     exchange.prepare()
     handles = _swap(links, dict.fromkeys(links, exchange.handle()), HANDLE_BYTES)
     exchange.keep(handles.values())

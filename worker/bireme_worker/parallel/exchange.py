@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
+import triton
 
-from bireme_worker.kernels.exchange import BLOCK_BYTES, MOST_PARTS, post, share, take
+from bireme_worker.kernels.exchange import BLOCK_BYTES, MOST_PARTS, WIDE_BLOCK_BYTES, post, share, take
 from bireme_worker.parallel.device_memory import DeviceMemory, OpenMemory
 
-TILES: Final = 32
-"""Blocks per part of a sum: 32 MiB in one go."""
+SHARE_BYTES: Final = 32 << 20
+"""What all ranks of a stage together sum in one go."""
 HIDDEN_PLACES: Final = 2
 TOKEN_PLACES: Final = 128
 """More than the steps whose ids stage 0 may leave unread (``rank/runner.py``)."""
@@ -61,8 +62,8 @@ class Exchange:
         allocate: Callable[[int], OpenMemory] = DeviceMemory,
     ) -> None:
         self.rank, self.size = rank, size
-        self._stride = TILES * BLOCK_BYTES
-        self._words_at = 2 * MOST_PARTS * self._stride if size > 1 else 0
+        self._stride = _up(SHARE_BYTES // (size * MOST_PARTS), WIDE_BLOCK_BYTES)
+        self._words_at = 2 * size * MOST_PARTS * self._stride if size > 1 else 0
         end = self._words_at + 4 * size * MOST_PARTS
         self._hidden = Box.behind(_aligned(end), hidden, MOST_PARTS, HIDDEN_PLACES)
         # Ids in one part: a captured step sends padding behind its ids, and the reader takes fewer than were sent.
@@ -144,7 +145,8 @@ class Exchange:
         self._carry(take, out, edge, 2 if edge == PREVIOUS else 3)
 
     def _share(self, x: torch.Tensor, out: torch.Tensor, *, gather: bool) -> None:
-        block = BLOCK_BYTES // x.element_size()
+        even = triton.next_power_of_2(-(-x.numel() * x.element_size() // MOST_PARTS))
+        block = min(max(even, BLOCK_BYTES), WIDE_BLOCK_BYTES) // x.element_size()
         parts, tiles = _cut(x.numel(), block, MOST_PARTS)
         share[(parts,)](
             x, out, self._peers, self._turns[0], self._abort, x.numel(), tiles,
@@ -174,4 +176,8 @@ def _cut(elements: int, block: int, most: int) -> tuple[int, int]:
 
 
 def _aligned(at: int) -> int:
-    return -(-at // 256) * 256
+    return _up(at, 256)
+
+
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
