@@ -22,6 +22,10 @@ from bireme_worker.engine.waiting import WaitingQueue
 
 SHORT_STEP: Final = 64
 """Tokens of a step while many sequences are computed anew at once."""
+COMPANY: Final = 64
+"""One newcomer in as many slots comes alone; with more slots, newcomers of a backlog share a step."""
+PATIENCE: Final = 8
+"""Steps for which a free slot waits for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class Scheduler:
         self._flights = Flights()
         self._anew = 0
         self._foremost: Sequence | None = None
+        self._short_since = 0
 
     @property
     def in_flight(self) -> int:
@@ -232,6 +237,8 @@ class Scheduler:
 
         One block per running sequence stays free, or the newcomer would soon be preempted for their growth.
         """
+        if self._waits_for_company():
+            return
         while draft.budget and self._slots:
             sequence, self._foremost = self._foremost or self.waiting.first(begun=self.holding), None
             if sequence is None or not self._place(sequence, draft.budget):
@@ -245,6 +252,14 @@ class Scheduler:
                 self.counters.cached_tokens += sequence.cached
             draft.admit(sequence)
             self._compute_known(draft, sequence)
+
+    def _waits_for_company(self) -> bool:
+        """Whether few free slots wait for more, which a backlog will fill too: prompts make a step long for all."""
+        few = self.config.slots // COMPANY
+        if self._foremost is not None or not 0 < len(self._slots) < few <= len(self.waiting):
+            self._short_since = self.step
+            return False
+        return self.step - self._short_since < PATIENCE
 
     def _place(self, sequence: Sequence, budget: int) -> bool:
         if sequence.awaits_mask:  # the next plan has it: HTTP processes say it as soon as they see the last id
