@@ -179,6 +179,15 @@ def writes(samples: list[Any]) -> dict[str, float]:
     return {f"{one.labels['verb']} {one.labels['resource']}": one.value for one in found}
 
 
+def slow_visits(samples: list[Any]) -> str:
+    """How many visits there were, and how many took longer than each bound that any has passed."""
+    name = f"{Metric.OPERATOR_RECONCILE_SECONDS}_bucket"
+    ranked = sorted((float(one.labels["le"]), int(one.value)) for one in samples if one.name == name)
+    total = ranked[-1][1]
+    over = ", ".join(f"{total - count} over {bound:g} s" for bound, count in ranked if 0 < total - count < total)
+    return f"{total} visits: {over}"
+
+
 def p99_ms(samples: list[Any]) -> float:
     """The 99th percentile of a visit, by the histogram's buckets with a straight line inside one."""
     buckets = [one for one in samples if one.name == f"{Metric.OPERATOR_RECONCILE_SECONDS}_bucket"]
@@ -232,6 +241,7 @@ async def run_a(run: Run, groups: int) -> dict[str, float]:
     await run.told(groups)
     cores = await run.rest()
     to_zero = await run.shrunk(await run.scale(0), 0)
+    print(f"  {slow_visits(await run.metrics())}", flush=True)
     return {
         "created_groups_per_s": made["created"],
         "ready_groups_per_s": made["ready"],
@@ -251,6 +261,7 @@ async def run_b(run: Run, groups: int) -> dict[str, float]:
         made = await run.create(groups, custom=False)
         cores = await run.rest()
         to_zero = await run.shrunk(await run.scale(0), 0)
+    print(f"  {slow_visits(await run.metrics())}", flush=True)
     return {
         "watch_created_groups_per_s": made["created"],
         "watch_ready_groups_per_s": made["told"],

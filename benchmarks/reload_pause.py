@@ -14,25 +14,36 @@ import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from openai import AsyncOpenAI
 from safetensors.torch import load_file, save_file
 
 from bireme_operator.local.wish import SIGNAL, Wish, write_wish
 from tests.support.deployment import EXAMPLES, Deployment, free_port, running, variant
-from tests.support.streams import PROMPTS
 
 MODEL = "smollm2-135m-instruct"
 QUIET_S = 6.0
 LIMIT_S = 120.0
 
 
+class Gaps(Protocol):
+    """What tells how long no token came."""
+
+    def longest_gap(self, begin: float, end: float) -> float:
+        """The longest time without an arrival that touches the window."""
+        ...
+
+
 class Load:
     """Streams without an end; ``arrivals`` has when each event with a token came."""
 
     def __init__(self, url: str, streams: int) -> None:
+        from openai import AsyncOpenAI
+
+        from tests.support.streams import PROMPTS
+
+        self._prompts = PROMPTS
         self._client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         self._tasks = [asyncio.create_task(self._ask(number)) for number in range(streams)]
         self.arrivals: list[float] = []
@@ -42,7 +53,7 @@ class Load:
         while True:
             stream = await self._client.chat.completions.create(
                 model=MODEL,
-                messages=[{"role": "user", "content": PROMPTS[number % len(PROMPTS)]}],
+                messages=[{"role": "user", "content": self._prompts[number % len(self._prompts)]}],
                 max_tokens=40 + 7 * number,
                 stream=True,
                 extra_body={"ignore_eos": True},
@@ -63,7 +74,7 @@ class Load:
         return max((after - at for at, after in pairwise(inside)), default=end - begin)
 
 
-async def reload(deployment: Deployment, revision: str, mode: str, load: Load) -> dict[str, float]:
+async def reload(deployment: Deployment, revision: str, mode: str, load: Gaps) -> dict[str, float]:
     """One reload under load: the longest gap from the wish on until a second after the commit."""
     write_wish(deployment.run_dir / deployment.name / "wishes", Wish(f"/models/{revision}", revision, mode))
     begin = time.monotonic()

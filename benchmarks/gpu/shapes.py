@@ -1,6 +1,9 @@
 """The shapes of the models that are measured, as their config.json has them."""
 
+from collections.abc import Mapping
 from typing import Any
+
+from bireme_worker.checkpoints.quantization import AT_LOAD, as_settings
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16"}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -40,3 +43,19 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
+SHAPES["tiny"] = {
+    **LLAMA,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 1003,
+    "max_position_embeddings": 32_768,
+    "rope_theta": 10_000.0,
+}
+
+
+def quantized(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The same shape held in int8, int4 or fp8; "none" leaves it plain."""
+    return {**config, "quantization_config": as_settings(AT_LOAD[name])} if name != "none" else dict(config)

@@ -1,0 +1,156 @@
+"""Which cases there are, what each costs, and which fit into the time of one call. No torch here.
+
+Cases of one job share a process and what it has loaded. A job starts once; its cases then cost what they say.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process. ``seconds``: until its first case begins. ``cpu``: what it needs is there without a GPU."""
+
+    name: str
+    module: str
+    gpus: int
+    seconds: float
+    cpu: bool = True
+
+
+@dataclass(frozen=True)
+class Case:
+    """``value``: what is lost when it is left out, for choosing. ``needs_gpu``: where its job does not."""
+
+    name: str
+    job: str
+    seconds: float
+    value: int
+    needs_gpu: bool = False
+
+    @property
+    def line(self) -> str:
+        """The issue's name: letters behind the number tell its parts."""
+        return self.name.rstrip("fhiptu")
+
+
+JOBS: Final[tuple[Job, ...]] = (
+    Job("solo", "benchmarks.gpu.jobs_solo", 1, 40),
+    Job("small", "benchmarks.gpu.jobs_small", 1, 25),
+    Job("kernels", "benchmarks.gpu.jobs_kernels", 1, 12, cpu=False),
+    Job("served", "benchmarks.gpu.jobs_served", 1, 30),
+    Job("reduce", "benchmarks.gpu.jobs_reduce", 2, 20, cpu=False),
+    Job("tensor", "benchmarks.gpu.jobs_group", 2, 35),
+    Job("pipeline", "benchmarks.gpu.jobs_group", 2, 35),
+    Job("large", "benchmarks.gpu.jobs_large", 2, 10),
+    Job("kill-tensor", "benchmarks.gpu.jobs_kill", 2, 60),
+    Job("kill-pipeline", "benchmarks.gpu.jobs_kill", 2, 60),
+)
+CASES: Final[tuple[Case, ...]] = (
+    Case("A1", "solo", 6, 100),
+    Case("A10", "solo", 4, 40, needs_gpu=True),
+    Case("A2u", "solo", 22, 95),
+    Case("A2f", "solo", 55, 88),
+    Case("A3", "solo", 25, 90),
+    Case("A4", "solo", 50, 60),
+    Case("A5", "small", 25, 70),
+    Case("A14", "kernels", 15, 45),
+    Case("A11", "served", 80, 75),
+    Case("A3h", "served", 35, 80),
+    Case("A12", "served", 70, 65),
+    Case("A9", "reduce", 10, 50),
+    Case("A7", "tensor", 25, 85),
+    Case("A8", "pipeline", 55, 84),
+    Case("A6i", "large", 55, 55),
+    Case("A6f", "large", 55, 42),
+    Case("A13t", "kill-tensor", 240, 62),
+    Case("A13p", "kill-pipeline", 240, 61),
+)
+JOB: Final[Mapping[str, Job]] = {job.name: job for job in JOBS}
+CASE: Final[Mapping[str, Case]] = {case.name: case for case in CASES}
+
+
+class UnknownCase(Exception):
+    """The message lists what there is."""
+
+
+def chosen(text: str) -> list[Case]:
+    """The cases of a comma-separated list of cases or lines (A3 takes A3 and A3h, A13 both layouts); `all`.
+
+    Raises:
+        UnknownCase: one of them is none.
+    """
+    if text == "all":
+        return list(CASES)
+    found: list[Case] = []
+    for name in text.split(","):
+        matching = [case for case in CASES if name in {case.name, case.line}]
+        if not matching:
+            raise UnknownCase(f"there is no case {name}: take all, or some of {', '.join(CASE)}")
+        found += [case for case in matching if case not in found]
+    return found
+
+
+@dataclass(frozen=True)
+class Task:
+    """A process of the plan: a job with some of its cases, or a peer (``job`` None)."""
+
+    name: str
+    gpus: int
+    seconds: float
+    job: Job | None = None
+    cases: tuple[Case, ...] = ()
+
+
+def tasks_of(cases: Iterable[Case]) -> list[Task]:
+    """The jobs that these cases need."""
+    wanted = list(cases)
+    tasks = []
+    for job in JOBS:
+        own = tuple(case for case in wanted if case.job == job.name)
+        if own:
+            tasks.append(Task(job.name, job.gpus, job.seconds + sum(case.seconds for case in own), job, own))
+    return tasks
+
+
+def lanes_of(tasks: Sequence[Task], gpus: int) -> tuple[list[list[Task]], list[Task]]:
+    """Tasks of one GPU, side by side where there are several, then tasks of two, one after another.
+
+    Peers have a GPU of their own, so that ours are measured under the same conditions with and without them.
+    """
+    alone, together = [task for task in tasks if task.gpus == 1], [task for task in tasks if task.gpus > 1]
+    ours, peers = [task for task in alone if task.job], [task for task in alone if not task.job]
+    if gpus < 2:
+        return [ours + peers], together
+    if peers:
+        return [ours, peers], together
+    lanes: list[list[Task]] = [[], []]
+    for task in sorted(ours, key=lambda one: -one.seconds):
+        min(lanes, key=_length).append(task)
+    return lanes, together
+
+
+def length(tasks: Sequence[Task], gpus: int) -> float:
+    """Seconds that these tasks take."""
+    lanes, together = lanes_of(tasks, gpus)
+    return max(map(_length, lanes)) + _length(together)
+
+
+def _length(tasks: Sequence[Task]) -> float:
+    return sum(task.seconds for task in tasks)
+
+
+def fitting(cases: Sequence[Case], peers: Sequence[Task], gpus: int, limit_s: float) -> tuple[list[Case], list[Case]]:
+    """What fits into ``limit_s``, and what is left out: the least valuable first, and only what helps."""
+    kept, left = list(cases), []
+    while kept and (now := length([*tasks_of(kept), *peers], gpus)) > limit_s:
+        helping = [
+            case for case in kept if length([*tasks_of(one for one in kept if one is not case), *peers], gpus) < now
+        ]
+        if not helping:  # the peers alone take too long
+            break
+        worst = min(helping, key=lambda case: case.value)
+        kept.remove(worst)
+        left.append(worst)
+    return kept, left

@@ -1,0 +1,84 @@
+"""`bireme profile` of groups of GPUs over random weights: the text of each, and summary and picture as files.
+
+The ranks are the worker's own and record as they do when they serve; this program plays their supervisors.
+
+    python benchmarks/gpu/profiled.py --shape llama70b --layouts 4x1,2x2 --rows 1,64 --steps 30 --output $OUT/profile
+"""
+
+import argparse
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.gpu.drive import Formed
+from benchmarks.gpu.formed import RANDOM, running, until_lost
+from benchmarks.gpu.shapes import SHAPES, quantized
+from benchmarks.gpu.weights import describe
+from benchmarks.gpu.workloads import fixed
+from bireme.cli.profile_picture import picture
+from bireme.cli.profile_text import told
+from bireme.wire.control import Profile, Profiled
+from bireme.wire.profile import MOST_SECONDS, ProfileReport, RankProfile
+
+PATIENCE_S = 120.0
+CONTEXT = 500
+LONG = 4000
+"""Tokens that keep a request running until the profile has ended."""
+
+
+def profile(engine: Formed, name: str, steps: int) -> ProfileReport:
+    """As the leader does it."""
+    group = engine.group
+    ranks = [group.ranks[place] for place in sorted(group.ranks)]
+    reports: list[RankProfile] = []
+    for phase in ("Prepare", "Record"):
+        for one in ranks:
+            one.channel.send(Profile(name, group.epoch, phase, steps, MOST_SECONDS))
+        for one in ranks:
+            said = one.wait_for(Profiled, PATIENCE_S)
+            assert not said.error, said.error
+            reports += [said.report] if said.report is not None else []
+    return ProfileReport(1, name, "random", group.epoch, "1", tuple(reports))
+
+
+def profiled(config: Mapping[str, Any], layout: tuple[int, int], rows: int, steps: int) -> ProfileReport:
+    """The profile of a group that computes ``rows`` requests at a time."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source = describe(config, Path(scratch))
+        with running(source, *layout, module=RANDOM) as (engine, _):
+            requests = fixed(config["vocab_size"], rows, CONTEXT, LONG)
+            load = threading.Thread(target=until_lost, args=(engine, requests), daemon=True)
+            load.start()
+            report = profile(engine, f"{rows:08x}", steps)
+            engine.group.end("profiled")
+            load.join()
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="llama8b")
+    parser.add_argument("--quantization", default="none", help="none, int8, int4 or fp8")
+    parser.add_argument("--layouts", default="2x1", help="tensor x pipeline, several by commas")
+    parser.add_argument("--rows", default="1,64", help="requests at a time")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--output", type=Path, default=Path("profile"))
+    options = parser.parse_args()
+    config = quantized(SHAPES[options.shape], options.quantization)
+    options.output.mkdir(parents=True, exist_ok=True)
+    for layout in options.layouts.split(","):
+        tensor, stages = map(int, layout.split("x"))
+        for rows in map(int, options.rows.split(",")):
+            report = profiled(config, (tensor, stages), rows, options.steps)
+            stem = options.output / f"{options.shape}-{layout}-{rows}"
+            stem.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+            stem.with_suffix(".svg").write_text(picture(report))
+            print(f"== {options.shape} {layout}, {rows} at a time\n{told(report)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

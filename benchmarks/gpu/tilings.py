@@ -1,0 +1,112 @@
+"""Other tilings of the products with quantized matrices beside the chosen ones, on the 70B shapes cut for two GPUs.
+
+Prints for each format, matrix and number of rows the fastest ones and what is chosen today.
+
+    python benchmarks/gpu/tilings.py [--formats int8,fp8,int4] [--seconds 200]
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.kernel_tables import graph_us
+from benchmarks.gpu.quantized import SHAPES, rotating
+from bireme_worker.kernels import fp8, integers
+from bireme_worker.quant.gpu import GpuFp8Matrix, TiledMatrix
+
+
+def tune(kinds: Sequence[str], seconds: float) -> list[str]:
+    """Other tilings of the 70B shapes, the fastest first and what is chosen today; as far as the time goes."""
+    lines: list[str] = []
+    end = time.monotonic() + seconds
+    for rows in (1, 16, 64, 128):
+        for kind in kinds:
+            for name in ("gate_up", "qkv", "out"):
+                if time.monotonic() > end:
+                    return [*lines, "tuning stopped: out of time"]
+                outputs, inputs = SHAPES["70b/2"][name]
+                matrices, nbytes, count = rotating(kind, outputs, inputs)
+                x = torch.randn((rows, inputs), device="cuda", dtype=torch.bfloat16)
+                ways = dict(_ways(x, matrices))
+                figures = {way: graph_us(call, count) for way, call in ways.items()}
+                best = sorted(figures, key=lambda way: figures[way])[:4]
+                shown = "; ".join(
+                    f"{way} {figures[way]:.1f} us {nbytes / figures[way] * 1e-6:.2f} TB/s"
+                    for way in dict.fromkeys((*best, "now"))
+                )
+                lines.append(f"{kind} {name} {rows} rows: {shown}")
+                print(lines[-1], flush=True)
+                del matrices
+    return lines
+
+
+def _ways(x: torch.Tensor, matrices: Sequence[Any]) -> Iterator[tuple[str, Callable[[int], object]]]:
+    is_fp8 = isinstance(matrices[0], GpuFp8Matrix)
+    if is_fp8:
+        rounded, scale = fp8.round_rows(x, None)
+        line = partial(_fp8_line, rounded, scale, matrices)
+        tiled = partial(_fp8_tile, rounded, scale, matrices)
+    else:
+        line, tiled = partial(_line, x, matrices), partial(_tile, x, matrices)
+    yield "now", tiled(None) if len(x) > 1 else line()
+    if len(x) == 1:
+        for count in (1, 2):
+            for block in (2048, 4096, 8192):
+                for warps in (4, 8) if count * block > 4096 else (2, 4):
+                    how = {"outputs": count, "block": block, "warps": warps}
+                    yield str(how), line(**how)
+        yield "tile", tiled(None)
+        return
+    outputs, inputs = matrices[0].tensors()[0].shape
+    now = integers.tiling_of(len(x), outputs, inputs // 64)
+    for change in (
+        {"stages": now.stages + 2},
+        {"stages": now.stages - 1},
+        {"outputs": 64, "warps": 4},
+        {"outputs": 128, "warps": 4},
+        {"outputs": 128, "warps": 8},
+        {"splits": max(now.splits // 2, 1)},
+        {"splits": now.splits * 2},
+        {"outputs": 128, "warps": 8, "splits": max(now.splits // 2, 1), "stages": 4},
+        {"rows": max(now.rows // 2, 16)},
+    ):
+        yield str(change), tiled(replace(now, **change))
+
+
+def _line(x: torch.Tensor, matrices: Sequence[TiledMatrix], **how: int) -> Callable[[int], object]:
+    packed = [integers.Packed(m.bits, m.codes, m.scales, m.zeros, m.span) for m in matrices]
+    return lambda number: integers.line(x, packed[number], **how)
+
+
+def _tile(x: torch.Tensor, matrices: Sequence[TiledMatrix], tiling: integers.Tiling | None) -> Callable[[int], object]:
+    packed = [integers.Packed(m.bits, m.codes, m.scales, m.zeros, m.span) for m in matrices]
+    return lambda number: integers.tile(x, packed[number], tiling)
+
+
+def _fp8_line(
+    x: torch.Tensor, scale: torch.Tensor, matrices: Sequence[GpuFp8Matrix], **how: int
+) -> Callable[[int], object]:
+    return lambda n: fp8.line(x, scale, matrices[n].values, matrices[n].scales, torch.bfloat16, **how)
+
+
+def _fp8_tile(
+    x: torch.Tensor, scale: torch.Tensor, matrices: Sequence[GpuFp8Matrix], tiling: integers.Tiling | None
+) -> Callable[[int], object]:
+    return lambda n: fp8.tile(x, scale, matrices[n].values, matrices[n].scales, torch.bfloat16, tiling)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--formats", default="int8,fp8,int4")
+    parser.add_argument("--seconds", type=float, default=200.0)
+    options = parser.parse_args()
+    tune(options.formats.split(","), options.seconds)
+
+
+if __name__ == "__main__":
+    main()
