@@ -2,6 +2,7 @@
 
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from bireme_worker.parallel.gate import EpochGate
 from bireme_worker.rank.loading import load_runner, read_beside
 from bireme_worker.rank.runner import Handle, Runner
 from tests.checkpoints.tiny import save_tiny, tiny_llama
+from tests.quantization.packers import SIZES
 from tests.support.generation import Request, generate
 from tests.support.rank_group import rank_group
 from tests.support.rank_threads import identity
@@ -30,10 +32,9 @@ class Direct:
 
     epoch = 1
 
-    def __init__(self, source: Path, device: str) -> None:
-        self.pod = identity(
-            source, dtype="float32", kv_bytes=1 << 22, device=device, max_running_requests=8, max_batched_tokens=64
-        )
+    def __init__(self, source: Path, device: str, **changes: Any) -> None:
+        settings = {"dtype": "float32", "kv_bytes": 1 << 22, "max_running_requests": 8, "max_batched_tokens": 64}
+        self.pod = identity(source, device=device, **{**settings, **changes})
         self.runner: Runner = load_runner(self.pod, 0, self.pod.checkpoint, Progress())
         self.runner.begin(SoloCommunicator(EpochGate(1)))
         self._handles: deque[Handle] = deque()
@@ -61,6 +62,38 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("sampling", [Sampling(), PLAIN, EVERYTHING], ids=["greedy", "plain", "everything"])
 def test_the_gpu_draws_what_the_cpu_draws(source: Path, sampling: Sampling) -> None:
     assert Direct(source, "cuda").outputs(sampling) == Direct(source, "cpu").outputs(sampling)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_the_gpu_draws_what_the_cpu_draws_from_packed_weights(tmp_path: Path, quantization: str) -> None:
+    save_tiny(tmp_path, **SIZES)
+    gpu, cpu = (Direct(tmp_path, device, quantization=quantization).outputs(PLAIN) for device in ("cuda", "cpu"))
+    assert gpu == cpu
+
+
+@pytest.mark.parametrize("changes", [{"quantization": "fp8"}, {"kv_dtype": "fp8"}, {"kv_dtype": "int8"}], ids=str)
+def test_the_gpu_begins_as_the_cpu_does_where_a_tie_may_be_rounded_to_either_side(
+    tmp_path: Path, changes: dict[str, str]
+) -> None:
+    save_tiny(tmp_path, **SIZES)
+    gpu, cpu = (Direct(tmp_path, device, **changes).outputs(Sampling()) for device in ("cuda", "cpu"))
+    assert [ids[0] for ids in gpu] == [ids[0] for ids in cpu]
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
+def test_other_packed_weights_take_effect_in_place_and_in_the_graphs(tmp_path: Path, quantization: str) -> None:
+    save_tiny(tmp_path / "a", **SIZES)
+    model = tiny_llama(**SIZES)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(tmp_path / "b")
+    gpu = Direct(tmp_path / "a", "cuda", quantization=quantization)
+    before = gpu.outputs(Sampling())
+    other = Checkpoint(str(tmp_path / "b"), "2")
+    gpu.runner.exchange(read_beside(gpu.pod, 0, other, gpu.runner.model.config, lambda reader: reader))
+    fresh = Direct(tmp_path / "b", "cuda", quantization=quantization)
+    assert gpu.outputs(Sampling()) == fresh.outputs(Sampling()) != before
 
 
 @pytest.mark.parametrize("overrides", [{}, {"rms_norm_eps": 0.5}], ids=["same configuration", "another one"])

@@ -128,7 +128,7 @@ def test_rotated_queries_come_back_and_keys_and_values_go_to_their_slots(
     places = torch.randperm(4 * PAGE)[:tokens].to(DEVICE)
     cache = torch.zeros((4, 2, PAGE, kv_heads, size), dtype=dtype, device=DEVICE)
     queries = layer.rotate_store(qkv, (turns.cos(), turns.sin()), places, cache)
-    expected = rotate(qkv.float(), *angles(positions, frequency, torch.float32))
+    expected = rotate(qkv.float().clone(), *angles(positions, frequency, torch.float32))
     assert relative(queries, expected[:, :query_heads]) < LIMIT[dtype]
     keys, values = cache.transpose(0, 1).flatten(1, 2)[:, places]
     assert relative(keys, expected[:, query_heads : query_heads + kv_heads]) < LIMIT[dtype]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bireme_worker.models.errors import ConfigurationError
-from bireme_worker.models.kv_cache import BLOCK_SIZE, KVCache, LayerCache, block_bytes, key_rows_of
+from bireme_worker.models.kv_cache import BLOCK_SIZE, KVCache, LayerCache, block_bytes, pages_of, places_of
 from tests.checkpoints.tiny import save_tiny
 from tests.quantization.packers import SIZES
 from tests.quantization.reference import answers
@@ -28,8 +28,8 @@ def test_what_is_read_is_the_rounding_of_what_was_written(name: str) -> None:
     cache.clear(torch.tensor([1, 2, 3, 4]))
     keys, values = torch.randn(20, 3, 8), torch.randn(20, 3, 8) * 100
     layer = cache.layers[1]
-    layer.write(key_rows_of(torch.arange(20) + 2 * BLOCK_SIZE), keys, values)
-    read_keys, read_values = layer.read(torch.tensor([[4, 6]]))
+    layer.write(places_of(torch.arange(20) + 2 * BLOCK_SIZE), torch.stack((keys, values), 1))
+    read_keys, read_values = layer.read(pages_of(torch.tensor([[2, 3]])))
     assert torch.allclose(read_keys[0, :20], fake(keys, name), rtol=1e-6)
     assert torch.allclose(read_values[0, :20], fake(values, name), rtol=1e-6)
     assert read_keys[0, 20:].count_nonzero() == 0
@@ -40,8 +40,8 @@ class FakeCache(LayerCache):
 
     name = ""
 
-    def write(self, key_rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        super().write(key_rows, fake(keys, self.name), fake(values, self.name))
+    def write(self, places: torch.Tensor, values: torch.Tensor) -> None:
+        super().write(places, fake(values, self.name))
 
 
 @pytest.mark.parametrize("name", ["int8", "fp8"])

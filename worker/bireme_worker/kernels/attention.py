@@ -24,10 +24,98 @@ PROGRAMS: Final = 512
 MOST_SPLITS: Final = 32
 
 
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How a prefill tile is cut: rows of queries times heads, positions at a time, warps, loads under way."""
+
+    rows: int
+    span: int
+    warps: int
+    stages: int
+
+
+PREFILL = Tile(rows=128, span=32, warps=4, stages=2)
+"""The best of 27 on an H200 (benchmarks/gpu/tiles.py)."""
+EXACT: Final = Tile(rows=32, span=32, warps=4, stages=1)
+"""In float32, where a product takes many more registers."""
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _widened(values: tl.tensor, kind: tl.constexpr) -> tl.tensor:
+    """Over float32, of which the hardware makes two halves at a time; straight from fp8 it makes one."""
+    return values.to(tl.float32).to(kind) if values.dtype == tl.float8e4nv else values.to(kind)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _walk(
+    q: tl.tensor,
+    best: tl.tensor,
+    total: tl.tensor,
+    acc: tl.tensor,
+    cache: tl.tensor,
+    cache_scales: tl.tensor,
+    pages: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    sight: tl.tensor,
+    scale: tl.tensor,
+    head: tl.tensor,
+    heads: tl.constexpr,
+    size: tl.constexpr,
+    size_pad: tl.constexpr,
+    span: tl.constexpr,
+    page: tl.constexpr,
+    window: tl.constexpr,
+    cap: tl.constexpr,
+    packed: tl.constexpr,
+    masked: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Positions ``begin`` to ``end``, ``span`` at a time; not ``masked``: whole spans that every row of ``q`` sees.
+
+    ``sight``: the last position that each row of ``q`` sees. The running maximum, sum and product are in and out.
+    """
+    d = tl.arange(0, size_pad)
+    wide = d < size
+    for start in range(begin, end, span):
+        place = start + tl.arange(0, span)
+        inside = place < end if masked else place >= 0
+        block = tl.load(pages + place // page, mask=inside, other=0) if masked else tl.load(pages + place // page)
+        line = (block * 2 * page + place % page) * heads + head
+        keys_at = cache + (line * size)[None, :] + d[:, None]
+        values_at = cache + (line * size)[:, None] + page * heads * size + d[None, :]
+        if masked or size != size_pad:
+            keys = tl.load(keys_at, mask=inside[None, :] & wide[:, None], other=0.0)
+            values = tl.load(values_at, mask=inside[:, None] & wide[None, :], other=0.0)
+        else:
+            keys = tl.load(keys_at)
+            values = tl.load(values_at)
+        scores = tl.dot(q, _widened(keys, q.dtype), input_precision="ieee") * scale
+        if packed:
+            scores *= tl.load(cache_scales + line, mask=inside, other=0.0)[None, :]
+        if cap > 0:  # the scale has 1 / cap, and tanh(x) = 1 - 2 / (exp(2x) + 1)
+            scores = (1 - 2 / (tl.exp(2 * scores) + 1)) * (cap * 1.4426950408889634)
+        if masked:
+            seen = inside[None, :] & (place[None, :] <= sight[:, None])
+            if window:
+                seen = seen & (place[None, :] > sight[:, None] - window)
+            scores = tl.where(seen, scores, -float("inf"))
+        higher = tl.maximum(best, tl.max(scores, 1))
+        base = tl.where(higher == -float("inf"), 0.0, higher) if masked else higher
+        weights = tl.exp2(scores - base[:, None])
+        shrink = tl.exp2(best - base)
+        total = total * shrink + tl.sum(weights, 1)
+        if packed:
+            weights *= tl.load(cache_scales + line + page * heads, mask=inside, other=0.0)[None, :]
+        acc = tl.dot(weights.to(q.dtype), _widened(values, q.dtype), acc * shrink[:, None], input_precision="ieee")
+        best = higher
+    return best, total, acc
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend(
     queries: tl.tensor,
     cache: tl.tensor,
+    cache_scales: tl.tensor,
     table: tl.tensor,
     slots: tl.tensor,
     lengths: tl.tensor,
@@ -50,6 +138,7 @@ def _attend(
     page: tl.constexpr,
     window: tl.constexpr,
     cap: tl.constexpr,
+    packed: tl.constexpr,
 ) -> None:
     tile = tl.program_id(0)
     head = tl.program_id(1)
@@ -86,28 +175,17 @@ def _attend(
     best = tl.full([tokens * group_pad], -float("inf"), tl.float32)
     total = tl.zeros([tokens * group_pad], tl.float32)
     acc = tl.zeros([tokens * group_pad, size_pad], tl.float32)
-    for start in range(begin, end, span):
-        place = start + tl.arange(0, span)
-        inside = place < end
-        block = tl.load(pages + place // page, mask=inside, other=0)
-        at = block * (2 * page * heads * size) + (place % page) * (heads * size) + head * size
-        keys = tl.load(cache + at[None, :] + d[:, None], mask=inside[None, :] & wide[:, None], other=0.0)
-        values_at = cache + at[:, None] + page * heads * size + d[None, :]
-        values = tl.load(values_at, mask=inside[:, None] & wide[None, :], other=0.0)
-        scores = tl.dot(q, keys, input_precision="ieee") * scale
-        if cap > 0:  # the scale has 1 / cap, and tanh(x) = 1 - 2 / (exp(2x) + 1)
-            scores = (1 - 2 / (tl.exp(2 * scores) + 1)) * (cap * 1.4426950408889634)
-        seen = inside[None, :] & (place[None, :] <= (position + query)[:, None])
-        if window:
-            seen = seen & (place[None, :] > (position + query)[:, None] - window)
-        scores = tl.where(seen, scores, -float("inf"))
-        higher = tl.maximum(best, tl.max(scores, 1))
-        base = tl.where(higher == -float("inf"), 0.0, higher)
-        weights = tl.exp2(scores - base[:, None])
-        shrink = tl.exp2(best - base)
-        total = total * shrink + tl.sum(weights, 1)
-        acc = tl.dot(weights.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
-        best = higher
+    # What all queries of the tile see needs no masks, which cost as much as the products.
+    full = begin if window else tl.maximum(tl.minimum(position + 1, end) // span * span, begin)
+    sight = position + query
+    best, total, acc = _walk(
+        q, best, total, acc, cache, cache_scales, pages, begin, full, sight, scale, head,
+        heads, size, size_pad, span, page, window, cap, packed, False,
+    )  # fmt: skip
+    best, total, acc = _walk(
+        q, best, total, acc, cache, cache_scales, pages, full, end, sight, scale, head,
+        heads, size, size_pad, span, page, window, cap, packed, True,
+    )  # fmt: skip
     acc = acc / total[:, None]
     number = token * (heads * group) + head * group + member
     if splits == 1:
@@ -164,24 +242,37 @@ def splits_of(rows: int, kv_heads: int) -> int:
 
 def tile_tokens(heads: int, kv_heads: int, dtype: torch.dtype) -> int:
     """Query tokens of a prefill tile."""
-    rows = 32 if dtype == torch.float32 else 128
     group: int = triton.next_power_of_2(heads // kv_heads)
-    return max(rows // group, 1)
+    return max(_tile(dtype).rows // group, 1)
 
 
-def decode(queries: torch.Tensor, cache: torch.Tensor, pages: Pages, out: torch.Tensor, rule: Rule = PLAIN) -> None:
-    """One token per row: ``out [rows, heads, size]`` for ``queries [rows, heads, size]`` (rows may lie apart)."""
+def _tile(dtype: torch.dtype) -> Tile:
+    return EXACT if dtype == torch.float32 else PREFILL
+
+
+def decode(
+    queries: torch.Tensor,
+    cache: torch.Tensor,
+    pages: Pages,
+    out: torch.Tensor,
+    rule: Rule = PLAIN,
+    scales: torch.Tensor | None = None,
+) -> None:
+    """One token per row: ``out [rows, heads, size]`` for ``queries [rows, heads, size]`` (rows may lie apart).
+
+    ``scales`` are those of a ``cache`` of 8 bits.
+    """
     rows, heads, size = queries.shape
     kv_heads = cache.shape[3]
     splits = splits_of(rows, kv_heads)
-    span = 32 if splits > 1 or queries.dtype == torch.float32 else 64
+    exact = queries.dtype == torch.float32
+    span = 32 if splits > 1 or exact else 64
     scratch = (rows, heads, splits, size) if splits > 1 else (1, 1, 1, 1)
     parts = torch.empty(scratch, dtype=torch.float32, device=out.device)
     sums = torch.empty(scratch[:3], dtype=torch.float32, device=out.device)
     group_pad = max(triton.next_power_of_2(heads // kv_heads), LEAST_ROWS)
-    _launch(
-        queries, cache, pages, pages.lengths, out, (parts, sums), (rows, kv_heads, splits), group_pad, 1, span, rule
-    )
+    tile = Tile(group_pad, span, warps=4, stages=1 if exact else 3)
+    _launch(queries, (cache, scales), pages, pages.lengths, out, (parts, sums), (rows, kv_heads, splits), tile, rule)
     if splits > 1:
         _join[(rows, heads)](
             parts,
@@ -205,38 +296,36 @@ def prefill(
     tiles: torch.Tensor,
     out: torch.Tensor,
     rule: Rule = PLAIN,
+    scales: torch.Tensor | None = None,
 ) -> None:
     """Rows of any length: ``tiles [tiles, 4]`` has row, first token, its position, and tokens of each tile.
 
     ``queries`` and ``out`` hold all tokens of the step; those of no tile are left alone.
     """
-    _, heads, _ = queries.shape
-    kv_heads = cache.shape[3]
-    group_pad = triton.next_power_of_2(heads // kv_heads)
-    tokens = tile_tokens(heads, kv_heads, queries.dtype)
-    span = 32 if queries.dtype == torch.float32 else 64
-    _launch(queries, cache, pages, tiles, out, (out, out), (len(tiles), kv_heads, 1), group_pad, tokens, span, rule)
+    grid = (len(tiles), cache.shape[3], 1)
+    _launch(queries, (cache, scales), pages, tiles, out, (out, out), grid, _tile(queries.dtype), rule)
 
 
 def _launch(
     queries: torch.Tensor,
-    cache: torch.Tensor,
+    stored: tuple[torch.Tensor, torch.Tensor | None],
     pages: Pages,
     tiles: torch.Tensor,
     out: torch.Tensor,
     scratch: tuple[torch.Tensor, torch.Tensor],
     grid: tuple[int, int, int],
-    group_pad: int,
-    tokens: int,
-    span: int,
+    tile: Tile,
     rule: Rule,
 ) -> None:
     _, heads, size = queries.shape
+    cache, scales = stored
     kv_heads = cache.shape[3]
     single = tiles is pages.lengths
+    group_pad = tile.rows if single else triton.next_power_of_2(heads // kv_heads)
     _attend[grid](
         queries,
         cache,
+        out if scales is None else scales,
         pages.table,
         pages.slots,
         pages.lengths,
@@ -249,15 +338,16 @@ def _launch(
         heads=kv_heads,
         group=heads // kv_heads,
         group_pad=group_pad,
-        tokens=tokens,
+        tokens=1 if single else tile_tokens(heads, kv_heads, queries.dtype),
         size=size,
         size_pad=max(triton.next_power_of_2(size), 16),
-        span=span,
+        span=tile.span,
         splits=grid[2],
         single=single,
         page=BLOCK_SIZE,
         window=rule.window,
         cap=rule.cap,
-        num_warps=8 if tokens * group_pad >= 128 else 4,
-        num_stages=1 if queries.dtype == torch.float32 else (3 if single else 2),
+        packed=scales is not None,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )

@@ -4,6 +4,10 @@ Inside a CUDA graph nobody can abort NCCL, and a spin without end loses the GPU.
 host memory is set, peers are found through a table on the device, and counters live on the device: a captured graph
 stays valid when a peer is replaced (docs/design.md, section 5; proved by benchmarks/gpu/survivor_rule.py).
 
+Programs look at the host's word in turns, and the one that finds it set tells the others by a word on the device. When
+all looked at once, the reads over PCIe took 2 ms and made this rank late; its peer waited as long, looked too, and was
+late in turn (seen on H200s: two ranks took turns so for seconds).
+
 A transfer is cut into parts, one program each. A part has its own counter, its own place and its own word, so parts
 never wait for each other, and every word rises by one per turn. Two places in turn make a closing barrier unnecessary:
 who is at turn n + 1 has read turn n.
@@ -18,6 +22,8 @@ BLOCK_BYTES: Final = 8192
 """What a program moves at a time, at least."""
 WIDE_BLOCK_BYTES: Final = 32768
 """And at most: as much as its registers hold."""
+LOOK_EVERY: Final = tl.constexpr(256)
+"""Spins between two looks whether it is all over."""
 MOST_PARTS: Final = 128
 """Programs of one transfer at most: all fit on the device at once, next to nothing waits for a place."""
 
@@ -28,16 +34,20 @@ def _word(base: tl.tensor, offset: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _await(word: tl.tensor, turn: tl.tensor, abort: tl.tensor) -> None:
-    """Spin until ``word`` has reached ``turn`` (both wrap), or ``abort`` is set."""
+def _await(word: tl.tensor, turn: tl.tensor, abort: tl.tensor, halted: tl.tensor) -> None:
+    """Spin until ``word`` has reached ``turn`` (both wrap), or ``abort`` or ``halted`` is set."""
     seen = tl.atomic_add(word, 0, sem="acquire", scope="sys")
     spins = 0
     stop = 0
     while (turn - seen > 0) & (stop == 0):
         seen = tl.atomic_add(word, 0, sem="acquire", scope="sys")
         spins += 1
-        if spins % 256 == 0:  # the word lies in host memory: looking costs a trip over PCIe
-            stop = tl.load(abort, volatile=True)
+        if spins % LOOK_EVERY == 0:
+            stop = tl.load(halted, volatile=True)
+            if spins // LOOK_EVERY % tl.num_programs(0) == tl.program_id(0):
+                stop |= tl.load(abort, volatile=True)
+                if stop != 0:
+                    tl.store(halted, 1)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -47,6 +57,7 @@ def share(
     table: tl.tensor,
     turns: tl.tensor,
     abort: tl.tensor,
+    halted: tl.tensor,
     elements: tl.tensor,
     tiles: tl.tensor,
     stride: tl.constexpr,
@@ -85,7 +96,7 @@ def share(
     mine = tl.load(table + rank)
     for peer in tl.static_range(world):
         if peer != rank:
-            _await(_word(mine, words_at + (peer * parts + part) * 4), turn, abort)
+            _await(_word(mine, words_at + (peer * parts + part) * 4), turn, abort, halted)
     tl.debug_barrier()
     for tile in range(tiles):
         at = tile * block + lanes
@@ -119,7 +130,13 @@ def _place(
     kind: tl.constexpr,
 ) -> tl.tensor:
     """Where the part of sender ``number``, both halves counted, lies in the memory at ``base``."""
-    return (base + (number * parts + part).to(tl.int64) * stride).to(tl.pointer_type(kind))
+    return _aligned(base + (number * parts + part).to(tl.int64) * stride, kind)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _aligned(address: tl.tensor, kind: tl.constexpr) -> tl.tensor:
+    """A pointer that the compiler may move 16 bytes at; it can't know that of an address from a table."""
+    return tl.multiple_of(address.to(tl.pointer_type(kind)), 16)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -134,6 +151,7 @@ def post(
     table: tl.tensor,
     turns: tl.tensor,
     abort: tl.tensor,
+    halted: tl.tensor,
     elements: tl.tensor,
     tiles: tl.tensor,
     box_at: tl.constexpr,
@@ -152,11 +170,11 @@ def post(
     """
     part = tl.program_id(0)
     turn = tl.load(turns + part) + 1
-    _await(_word(tl.load(table), taken_at + part * 4), turn - places, abort)
+    _await(_word(tl.load(table), taken_at + part * 4), turn - places, abort, halted)
     tl.debug_barrier()
     theirs = tl.load(table + 1)
     place = ((turn & (places - 1)) * parts + part).to(tl.int64) * stride
-    box = (theirs + box_at + place).to(tl.pointer_type(tl.int32))
+    box = _aligned(theirs + box_at + place, tl.int32)
     begin = part.to(tl.int64) * tiles * block
     for tile in range(tiles):
         at = tile * block + tl.arange(0, block)
@@ -172,6 +190,7 @@ def take(
     table: tl.tensor,
     turns: tl.tensor,
     abort: tl.tensor,
+    halted: tl.tensor,
     elements: tl.tensor,
     tiles: tl.tensor,
     box_at: tl.constexpr,
@@ -186,10 +205,10 @@ def take(
     part = tl.program_id(0)
     turn = tl.load(turns + part) + 1
     mine = tl.load(table)
-    _await(_word(mine, arrived_at + part * 4), turn, abort)
+    _await(_word(mine, arrived_at + part * 4), turn, abort, halted)
     tl.debug_barrier()
     place = ((turn & (places - 1)) * parts + part).to(tl.int64) * stride
-    box = (mine + box_at + place).to(tl.pointer_type(tl.int32))
+    box = _aligned(mine + box_at + place, tl.int32)
     begin = part.to(tl.int64) * tiles * block
     for tile in range(tiles):
         at = tile * block + tl.arange(0, block)

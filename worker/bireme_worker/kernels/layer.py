@@ -3,11 +3,16 @@
 They round where the plain layers round, so that both give the same numbers in the model's dtype.
 """
 
+from typing import Final
+
 import torch
 import triton
 import triton.language as tl
 
-from bireme_worker.models.kv_cache import BLOCK_SIZE
+from bireme_worker.models.kv_cache import BLOCK_SIZE, FORMATS
+
+LARGEST: Final = dict(FORMATS.values())
+"""Largest value of each dtype of 8 bits."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -90,6 +95,7 @@ def _rotate_store(
     sin: tl.tensor,
     slot_mapping: tl.tensor,
     cache: tl.tensor,
+    scales: tl.tensor,
     queries: tl.tensor,
     query_heads: tl.constexpr,
     kv_heads: tl.constexpr,
@@ -97,6 +103,7 @@ def _rotate_store(
     half_pad: tl.constexpr,
     page: tl.constexpr,
     block: tl.constexpr,
+    largest: tl.constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * block + tl.arange(0, block)
@@ -120,18 +127,38 @@ def _rotate_store(
     place = tl.load(slot_mapping + token)
     is_value = (head >= query_heads + kv_heads).to(tl.int64)
     line = (place // page) * 2 * page + is_value * page + place % page
-    kv_at = (line * kv_heads + head - query_heads - is_value * kv_heads)[:, None] * (2 * half) + d[None, :]
+    number = line * kv_heads + head - query_heads - is_value * kv_heads
+    kv_at = number[:, None] * (2 * half) + d[None, :]
     is_kv = inside & (head >= query_heads)[:, None]
-    tl.store(cache + kv_at, new_low, mask=is_kv)
-    tl.store(cache + kv_at + half, new_high, mask=is_kv)
+    if largest > 0:  # 8 bits, with a scale for each head of each token
+        wide_low, wide_high = new_low.to(tl.float32), new_high.to(tl.float32)
+        top = tl.max(tl.maximum(tl.abs(wide_low), tl.abs(wide_high)), 1)
+        scale = tl.div_rn(top, tl.full([block], largest, tl.float32))
+        tl.store(scales + number, scale, mask=(head >= query_heads) & (head < all_heads))
+        new_low, new_high = _packed(wide_low, scale, largest), _packed(wide_high, scale, largest)
+    tl.store(cache + kv_at, new_low.to(cache.dtype.element_ty), mask=is_kv)
+    tl.store(cache + kv_at + half, new_high.to(cache.dtype.element_ty), mask=is_kv)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _packed(values: tl.tensor, scale: tl.tensor, largest: tl.constexpr) -> tl.tensor:
+    scaled = tl.div_rn(values, tl.maximum(scale, 1e-30)[:, None] + tl.zeros_like(values))
+    if largest == 127:  # adding and taking away 1.5 · 2^23 rounds to the nearest integer, ties to even
+        scaled = (scaled + 12582912.0) - 12582912.0
+    return tl.minimum(tl.maximum(scaled, -largest), largest)
 
 
 def rotate_store(
-    qkv: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], slot_mapping: torch.Tensor, cache: torch.Tensor
+    qkv: torch.Tensor,
+    rotation: tuple[torch.Tensor, torch.Tensor],
+    slot_mapping: torch.Tensor,
+    cache: torch.Tensor,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Rotate queries and keys of ``qkv [tokens, heads, size]``, write keys and values; return the queries.
 
-    ``rotation``: cosines and sines ``[tokens, size / 2]``, float32. ``cache [blocks, 2, page, kv heads, size]``.
+    ``rotation``: cosines and sines ``[tokens, size / 2]``, float32. ``cache [blocks, 2, page, kv heads, size]``; one of
+    8 bits has ``scales [blocks, 2, page, kv heads]``.
     """
     tokens, heads, size = qkv.shape
     kv_heads = cache.shape[3]
@@ -142,6 +169,7 @@ def rotate_store(
         *rotation,
         slot_mapping,
         cache,
+        queries if scales is None else scales,
         queries,
         query_heads=query_heads,
         kv_heads=kv_heads,
@@ -149,6 +177,7 @@ def rotate_store(
         half_pad=triton.next_power_of_2(size // 2),
         page=BLOCK_SIZE,
         block=8,
+        largest=0.0 if scales is None else LARGEST[cache.dtype],
         num_warps=2,
     )
     return queries
