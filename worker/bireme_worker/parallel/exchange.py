@@ -74,6 +74,7 @@ class Exchange:
         self._edges = torch.zeros((3, 2), dtype=torch.int64, device=device)
         word = torch.ones(1, dtype=torch.int32)
         self._abort = word.pin_memory() if device.type == "cuda" else word
+        self._halted = torch.ones(1, dtype=torch.int32, device=device)
         self._opened: dict[bytes, int] = {}
         self.leave()
 
@@ -86,8 +87,9 @@ class Exchange:
         self._abort.fill_(1)
 
     def leave(self) -> None:
-        """After the device is idle: alone again."""
+        """After the device is idle: alone again, and every transfer ends at its first look."""
         self.abort()
+        self._halted.fill_(1)
         self._peers.fill_(self._memory.address)
         self._edges.fill_(self._memory.address)
 
@@ -118,6 +120,7 @@ class Exchange:
         own = self._memory.address
         self._peers.copy_(torch.tensor([peers.get(rank, own) for rank in range(self.size)]))
         self._edges.copy_(torch.tensor([(own, peers.get(edge, own)) for edge in (NEXT, PREVIOUS, TOKENS)]))
+        self._halted.zero_()
         if self._turns.is_cuda:
             torch.cuda.synchronize()
         self._abort.fill_(0)
@@ -149,7 +152,7 @@ class Exchange:
         block = min(max(even, BLOCK_BYTES), WIDE_BLOCK_BYTES) // x.element_size()
         parts, tiles = _cut(x.numel(), block, MOST_PARTS)
         share[(parts,)](
-            x, out, self._peers, self._turns[0], self._abort, x.numel(), tiles,
+            x, out, self._peers, self._turns[0], self._abort, self._halted, x.numel(), tiles,
             stride=self._stride, words_at=self._words_at, rank=self.rank, world=self.size, parts=MOST_PARTS,
             block=block, gather=gather, num_warps=8,
         )  # fmt: skip
@@ -162,7 +165,7 @@ class Exchange:
         assert tiles * BLOCK_BYTES <= box.stride, f"{words.numel() * 4} bytes are more than the box takes"
         kernel[(parts,)](  # type: ignore[index]
             words, self._edges[(NEXT, PREVIOUS, TOKENS).index(edge)], self._turns[turns], self._abort,
-            words.numel(), tiles,
+            self._halted, words.numel(), tiles,
             box_at=box.at, arrived_at=box.arrived_at, taken_at=box.taken_at, stride=box.stride, parts=box.parts,
             places=box.places, block=block, num_warps=8,
         )  # fmt: skip
