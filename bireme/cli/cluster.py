@@ -155,6 +155,15 @@ class ClusterTarget:
         """Write the annotation."""
         self._change({"metadata": {"annotations": {Annotation.RESTART.value: value}}})
 
+    def pause(self) -> None:
+        """Change the spec."""
+        self._change({"spec": {"paused": True}})
+
+    def resume(self, value: str) -> None:
+        """Write the annotation, and change the spec where it is paused."""
+        spec = {"spec": {"paused": False}} if self.read()["spec"].get("paused") else {}
+        self._change({"metadata": {"annotations": {Annotation.RESUME.value: value}}, **spec})
+
     def reload(self, path: str, revision: str, mode: str) -> None:
         """Change revision and path in the spec.
 

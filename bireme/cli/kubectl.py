@@ -18,11 +18,14 @@ examples:
   kubectl bireme why demo -n models      the last recovery of each group, in sentences
   kubectl bireme restart demo            every group anew, one after the other
   kubectl bireme rollback demo           the revision before
+  kubectl bireme resume demo             go on after a pause; a fresh restart budget for what has failed
   kubectl bireme drain-node gpu-7        cordon it and wait until every group has left
 
 `kubectl bireme VERB --help` has more about each."""
 
-_NAMES: Final = ("status", "why", "restart", "reload", "rollback", "drain-node", "undrain-node")
+_NAMES: Final = (
+    "status", "why", "pause", "resume", "restart", "reload", "rollback", "drain-node", "undrain-node",
+)  # fmt: skip
 PROGRAM: Final = Program("kubectl bireme", _ABOUT, _EXAMPLES, {name: VERBS[name] for name in _NAMES}, cluster=True)
 
 

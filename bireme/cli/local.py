@@ -13,7 +13,7 @@ from bireme.cli.target import Content, PastRevision, Process
 from bireme.cli.timeline import read as read_events
 from bireme_operator.local.past import with_checkpoint
 from bireme_operator.local.rundir import RunDir, run_root
-from bireme_operator.local.wish import SIGNAL, AnyWish, Restart, RollBack, Wish, write_wish
+from bireme_operator.local.wish import SIGNAL, AnyWish, Pause, Restart, Resume, RollBack, Wish, write_wish
 
 
 def is_known(name: str | None) -> bool:
@@ -106,6 +106,14 @@ class LocalTarget:
     def restart(self, value: str) -> None:
         """Ask `up` to make every group anew."""
         self._ask(Restart(value))
+
+    def pause(self) -> None:
+        """Ask `up` to leave everything as it is."""
+        self._ask(Pause())
+
+    def resume(self, value: str) -> None:
+        """Ask `up` to go on."""
+        self._ask(Resume(value))
 
     def reload(self, path: str, revision: str, mode: str) -> None:
         """Ask `up` for another checkpoint.

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     cache = arguments.cache or Path(os.environ.get(Env.CACHE_DIR) or Path.home() / ".cache" / "bireme")
     columns = (TextColumn("converting {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
             task = bar.add_task(arguments.name, total=None)
             path = ensure_smollm2(
                 cache.expanduser().absolute(),

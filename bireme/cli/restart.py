@@ -38,10 +38,14 @@ def run(arguments: argparse.Namespace) -> int:
         return follow.follow(deployment, done, arguments.timeout)
 
 
+def new_value() -> str:
+    """Return a value for an annotation: readable, and never the same twice."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}.{time.time_ns() % 1_000_000_000:09d}Z"
+
+
 def _restart(deployment: Target) -> str:
     refuse_paused(deployment.read(), "nothing would be restarted")
-    # Readable, and never the same twice.
-    value = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}.{time.time_ns() % 1_000_000_000:09d}Z"
+    value = new_value()
     deployment.restart(value)
     print(f"{deployment.where}: every group is made anew ({value})", flush=True)
     return value

@@ -4,7 +4,7 @@ The words behind a reason are those of `bireme.names`, so that the sentence and 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -32,6 +32,16 @@ _STEPS: Final = {
     "rendezvousMilliseconds": "forming the epoch",
     "warmMilliseconds": "warming up",
 }
+_RESUMED: Final = {
+    Reason.PAUSED: "goes on",
+    Reason.BUDGET_EXHAUSTED: "gives it a fresh restart budget",
+    Reason.BAD_CONFIGURATION: "tries it once more, when the cause is mended",
+    Reason.BAD_CHECKPOINT: "tries it once more, when the cause is mended",
+    Reason.ROLLED_BACK: "tries that rollout once more",
+    Reason.CANARY_FAILED: "tries that rollout once more",
+    Reason.PROGRESS_DEADLINE_EXCEEDED: "tries that rollout once more",
+}
+"""What `bireme resume` does about it."""
 _WORDS: Final[Mapping[str, str]] = {
     Event.STAGE_REPLACED: "{message}",
     Event.STAGE_RESTARTED: "its process was started again in place ({message})",
@@ -73,6 +83,8 @@ def tell(content: Mapping[str, Any], told: Sequence[Told], now: float) -> list[s
     first = [f"{content['metadata']['name']}: {serving} of {wanted} groups serve."]
     first += [_condition(one, now) for one in status["conditions"] if _BAD.get(one["type"]) == one["status"]]
     first += [f"At {_clock(one.at)} {one.event}: {one.message}." for one in told if one.group == WHOLE][-1:]
+    failed = [group for group in status["groups"] if group["state"] == GroupState.FAILED]
+    first += _resumed({one["reason"] for one in [*status["conditions"], *failed]}, content["metadata"]["name"])
     groups = [_of_group(group, [one for one in told if one.group == group["index"]], now) for group in status["groups"]]
     return [" ".join(first), *groups]
 
@@ -114,6 +126,12 @@ def _condition(condition: Mapping[str, Any], now: float) -> str:
     kind = {"Ready": "ready", "Available": "available", "Scheduled": "placed", "Stalled": "stalled"}[condition["type"]]
     why = _because(condition["reason"], condition.get("message", ""))
     return f"{holds} {kind} {_since(condition['lastTransitionTime'], now)}{why}."
+
+
+def _resumed(reasons: Collection[str], name: str) -> list[str]:
+    paused = "It is paused; " if Reason.PAUSED.value in reasons else ""
+    does = [does for reason, does in _RESUMED.items() if reason.value in reasons]
+    return [f"{paused}`bireme resume {name}` {does[0]}."] if does else []
 
 
 def _of_group(group: Mapping[str, Any], told: Sequence[Told], now: float) -> str:

@@ -78,6 +78,12 @@ class Target(Protocol):
     def restart(self, value: str) -> None:
         """Have every group made anew; ``value`` will stand in `status.restart`."""
 
+    def pause(self) -> None:
+        """Have everything left as it is."""
+
+    def resume(self, value: str) -> None:
+        """Have it go on, and what failed tried again; ``value`` will stand in `status.resume`."""
+
     def reload(self, path: str, revision: str, mode: str) -> None:
         """Want another checkpoint."""
 

@@ -36,7 +36,7 @@ from bireme_operator.local.mounts import read_mounts
 from bireme_operator.local.rundir import RunDir
 from bireme_operator.local.runner import Runner
 from bireme_operator.local.session import Place, session
-from bireme_operator.local.wish import SIGNAL, AnyWish, Restart, RollBack, take_wishes
+from bireme_operator.local.wish import SIGNAL, AnyWish, Pause, Restart, Resume, RollBack, take_wishes
 
 FORCED = 130
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run until stopped; the exit code is one of ``names.Exit`` or 130."""
     try:
         deployment = load(arguments.file)
-        _set_shard_cache(arguments.shard_cache, arguments.shard_cache_size)
+        _set_shard_cache(arguments.shard_cache, arguments.shard_cache_size, deployment)
         mounts = read_mounts(arguments.mount)
         check(deployment, mounts)
         if arguments.ask is not None:
@@ -83,8 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
         return error.exit_code
 
 
-def _set_shard_cache(directory: Path | None, size: int | None) -> None:
+def _set_shard_cache(directory: Path | None, size: int | None, deployment: InferenceDeployment) -> None:
     """Stages inherit it."""
+    if deployment.spec.engine.shard_cache is not None and (directory is not None or size is not None):
+        raise Refused("the deployment has a spec.engine.shardCache: leave --shard-cache and --shard-cache-size out")
     if directory is not None:
         os.environ[Env.SHARD_CACHE] = str(directory.expanduser().absolute())
     if size is not None:
@@ -185,6 +187,10 @@ def _asked(wish: AnyWish) -> str:
             return "restarting: every group is made anew"
         case RollBack():
             return f"rolling back to revision {wish.number} of this run"
+        case Pause():
+            return "paused: everything is left as it is"
+        case Resume():
+            return "resumed: it goes on, and what failed is tried again"
     return f"reloading: model revision {wish.revision} from {wish.path}, mode {wish.mode}"
 
 

@@ -2,8 +2,8 @@
 
 A stage dials the leader and says Hello; the leader answers Welcome or Superseded. Then: Load → Loaded, Form → Formed,
 Beat both ways, End → Ended, Standing on every change of the group's state; for a reload Stage → Prepared, Commit →
-Committed, and Discard where it came to nothing. Every message that belongs to an epoch carries it, and a mismatch is
-dropped.
+Committed, and Discard where it came to nothing; for a profile Profile → Profiled. Every message that belongs to an
+epoch carries it, and a mismatch is dropped.
 Epoch = max(incarnation << 20, the last epoch in any Hello and in the file) + 1.
 """
 
@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from bireme.wire.frames import Codec
+from bireme.wire.profile import RankProfile
 
 EPOCH_SHIFT: Final = 20
 """A leader of a higher incarnation always opens a higher epoch, even if it lost its file."""
@@ -204,6 +205,28 @@ class Discard(Message, frozen=True):
     generation: int
 
 
+class Profile(Message, frozen=True):
+    """Leader → stage → each rank: a profile's next phase. Prepare: be ready to record; Record; Stop: it is given up.
+
+    A rank prepares by recording one step for nothing, which tells how large a step's trace is. ``steps`` 0: no bound.
+    """
+
+    id: str
+    epoch: int
+    phase: str
+    steps: int = 0
+    seconds: float = 0.0
+
+
+class Profiled(Message, frozen=True):
+    """Rank → stage → leader: prepared, or with ``report`` done, or ``error`` says why not."""
+
+    id: str
+    rank: int
+    error: str = ""
+    report: RankProfile | None = None
+
+
 class Stop(Message, frozen=True):
     """Leave: finish nothing, close everything, exit 0."""
 
@@ -230,6 +253,8 @@ ControlMessage = (
     | Prepared
     | Committed
     | Discard
+    | Profile
+    | Profiled
     | Stop
 )
 

@@ -38,6 +38,17 @@ def test_a_bound_without_a_directory_is_refused(clean: None, capsys: pytest.Capt
     assert "--shard-cache-size bounds --shard-cache DIR: give both" in capsys.readouterr().err
 
 
+def test_a_directory_beside_that_of_the_deployment_is_refused(
+    clean: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "it.yaml"
+    file.write_text(FILE.read_text().replace("\nspec:", "\nspec:\n  engine: {shardCache: {nodePath: /cache}}"))
+    asked = arguments("--shard-cache", str(tmp_path))
+    asked.file = file
+    assert up.run(asked) == Exit.BAD_CONFIGURATION
+    assert "the deployment has a spec.engine.shardCache" in capsys.readouterr().err
+
+
 def test_what_is_no_amount_of_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         arguments("--shard-cache-size", "much")

@@ -76,6 +76,24 @@ def test_a_stalled_deployment_says_why() -> None:
     assert "RolledBack: A rollout failed; the groups have gone back" in first
 
 
+def test_what_a_resume_would_do_is_told() -> None:
+    failed = _group(1, "Failed", "BudgetExhausted", "7 restarts within 3600 s")
+    unready = {"Ready": ("False", "SomeGroupsServing", "1 of 2 groups serve, 1 Failed")}
+    first, *_ = tell(_content(_group(), failed, **unready), [], NOW)
+    assert first.endswith("`bireme resume demo` gives it a fresh restart budget.")
+    first, *_ = tell(_content(_group(), Ready=("True", "Paused", "2 of 2 groups serve")), [], NOW)
+    assert first.endswith("`bireme resume demo` goes on.")
+    first, *_ = tell(_content(_group(), Stalled=("True", "CanaryFailed", "too slow")), [], NOW)
+    assert first.endswith("`bireme resume demo` tries that rollout once more.")
+    assert "resume" not in tell(_content(_group(), **READY), [], NOW)[0]
+
+
+def test_how_long_nobody_knew_of_a_loss_is_told_first() -> None:
+    timings = {"totalMilliseconds": 21_000, "detectMilliseconds": 18_750, "loadMilliseconds": 2_000}
+    _, group = tell(_content(_group(timings=timings), **READY), [], NOW)
+    assert group.endswith("Its last start or recovery took 21.0 s (seeing it 18.8 s, loading weights 2.0 s).")
+
+
 def test_an_object_that_nobody_looked_at_is_no_success() -> None:
     content = {"metadata": {"name": "demo"}, "spec": {}}
     assert "no operator has looked at it" in tell(content, [], NOW)[0]

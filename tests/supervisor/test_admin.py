@@ -122,12 +122,10 @@ async def test_a_bad_interval_is_refused(lasting_group: Group) -> None:
         assert (await leader.get(f"/watch?interval={interval}", TOKEN))[0] == 400
 
 
-async def test_what_is_not_built_says_so_and_what_is_the_leaders_names_it(lasting_group: Group) -> None:
+async def test_what_a_pod_can_not_do_says_why_and_what_is_the_leaders_names_it(lasting_group: Group) -> None:
     leader, other = lasting_group
     await leader.until_serving()
     assert (await leader.post("/abort", {"request_id": "r1"}))[0] == 200
-    code, text = await leader.post("/profile")
-    assert (code, "not built" in text) == (501, True)
     code, text = await leader.post("/adopt", {"group": "g", "stage": 1, "incarnation": 2, "leader": "127.0.0.1"})
     assert (code, "this pod is stage 0 of group g" in text) == (409, True)
     code, text = await other.post("/reload", {"source": "/m", "model_revision": "2"})

@@ -4,10 +4,14 @@ from typing import Any
 
 import msgspec
 
-from bireme.wire import control, journal, plan, requests, routes, state
+from bireme.wire import control, journal, plan, profile, requests, routes, state
 from bireme_worker.coordinator import messages
 
 CHECKPOINT = control.Checkpoint("/models/m", "2026-11-01", 2)
+RANK_PROFILE = profile.RankProfile(
+    1, 1, "cpu", 20, 40, 40, 1.5, 0.25, {"compute": 0.25}, {"bireme.layers": 0.25},
+    (profile.Top("aten::mm", 4, 0.1),), "ccgg", 0.05, 100, False, 5,
+)  # fmt: skip
 ADDRESS = control.Address("127.0.0.2", 8010)
 SAMPLING = plan.Sampling(temperature=0.7, top_p=0.9, logit_bias={5: 1.5}, seed=2**63 + 1, stop_ids=(2,))
 LIMITS = requests.Limits(2048, 64, 256)
@@ -32,6 +36,8 @@ CONTROL: list[control.ControlMessage] = [
     control.Prepared(2, 1, ""),
     control.Committed(2, 1),
     control.Discard(3),
+    control.Profile("9ee3c79b", 9, "Prepare", 20, 2.0),
+    control.Profiled("9ee3c79b", 1, "", RANK_PROFILE),
     control.Stop("drained"),
 ]
 

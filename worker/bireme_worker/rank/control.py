@@ -10,7 +10,7 @@ import time
 from queue import SimpleQueue
 
 from bireme.names import Exit
-from bireme.wire.control import BEAT_INTERVAL_S, Beat, ControlMessage, Discard, End, RankBeat, Stage, Stop
+from bireme.wire.control import BEAT_INTERVAL_S, Beat, ControlMessage, Discard, End, Profile, RankBeat, Stage, Stop
 from bireme.wire.errors import WireError
 from bireme.wire.frames import SocketChannel
 from bireme_worker.models.progress import Progress
@@ -20,12 +20,12 @@ from bireme_worker.parallel.gate import EpochGate
 class Control:
     """``inbox`` receives every command in order; ``send`` is for any thread.
 
-    What concerns the next weights goes to ``reloads`` at once instead: the main thread serves meanwhile.
+    What concerns the next weights or a profile goes to ``asides`` at once instead: the main thread serves meanwhile.
     """
 
     def __init__(self, channel: SocketChannel[ControlMessage], rank: int, progress: Progress) -> None:
         self.inbox: SimpleQueue[ControlMessage] = SimpleQueue()
-        self.reloads: SimpleQueue[Stage | Discard] = SimpleQueue()
+        self.asides: SimpleQueue[Stage | Discard | Profile] = SimpleQueue()
         self._channel = channel
         self._rank = rank
         self._progress = progress
@@ -69,8 +69,8 @@ class Control:
                 message = self._channel.receive()
             except WireError:
                 self._leave()
-            if isinstance(message, Stage | Discard):
-                self.reloads.put(message)
+            if isinstance(message, Stage | Discard | Profile):
+                self.asides.put(message)
                 continue
             if isinstance(message, End):
                 self._abort(message.epoch, message.reason)

@@ -10,6 +10,7 @@ from bireme_worker.identity import Identity
 from bireme_worker.models.errors import ConfigurationError
 from bireme_worker.models.kv_cache import BLOCK_SIZE, FORMATS, block_bytes
 from bireme_worker.models.registry import StageModel
+from bireme_worker.quant.gpu import FP8_CAPABILITY
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 AUTO: Final = {"cpu": torch.float32, "cuda": torch.bfloat16}
@@ -29,9 +30,9 @@ def choose_device(identity: Identity, rank: int) -> torch.device:
         ConfigurationError: a GPU is asked for or there, and this group can't run on it.
     """
     available = torch.cuda.is_available()
-    if identity.device == "cpu" or (identity.device == "auto" and not available):
-        return torch.device("cpu")
     kind, _, first = identity.device.partition(":")
+    if identity.device == "cpu" or (kind == "auto" and not available):
+        return torch.device("cpu")
     if kind not in {"auto", "cuda"} or not (first or "0").isdecimal():
         raise ConfigurationError(f"{Env.DEVICE} is {identity.device!r}: set it to auto, cpu, cuda or cuda:FIRST")
     number = int(first or 0) + rank
@@ -88,6 +89,9 @@ def _free_bytes(device: torch.device, ranks: int) -> int:
 def _checked_format(name: str, device: torch.device) -> str:
     if name not in {"auto", *FORMATS}:
         raise ConfigurationError(f"engine.kvCache.dtype is {name!r}: set it to auto, {', '.join(FORMATS)}")
-    if name in FORMATS and device.type != "cpu":
-        raise ConfigurationError(f"engine.kvCache.dtype {name} is not built for GPUs yet: set it to auto")
+    if name == "fp8" and device.type == "cuda" and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
+        raise ConfigurationError(
+            f"engine.kvCache.dtype is fp8, but {torch.cuda.get_device_name(device)} can't compute with it (compute "
+            f"capability {'.'.join(map(str, FP8_CAPABILITY))} or higher can): set it to int8 or auto"
+        )
     return name

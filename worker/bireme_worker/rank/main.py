@@ -39,6 +39,7 @@ from bireme.wire.control import (
     Load,
     Loaded,
     Lost,
+    Profile,
     Stop,
     control_codec,
 )
@@ -53,9 +54,12 @@ from bireme_worker.models.registry import StageModel
 from bireme_worker.parallel.data_listener import DataListener, PortInUse
 from bireme_worker.parallel.errors import EpochEnded
 from bireme_worker.parallel.mesh import Mesh, Place
+from bireme_worker.profiling.marks import listen_for_nsight
+from bireme_worker.profiling.recorder import Recorder
 from bireme_worker.rank.control import Control
 from bireme_worker.rank.errors import BadPlan
 from bireme_worker.rank.loading import load_runner, read_beside
+from bireme_worker.rank.readiness import get_ready
 from bireme_worker.rank.runner import Runner
 from bireme_worker.rank.serving import Serving
 from bireme_worker.rank.staging import Stager, Staging, Wrap, release_later
@@ -80,7 +84,8 @@ class RankProcess:
         self._loaded: Checkpoint | None = None
         self._runner: Runner | None = None
         self._stager = Stager(rank, self._read, control.send)
-        threading.Thread(target=self._hear_reloads, name="reloads", daemon=True).start()
+        self._recorder = Recorder(identity.stage, rank, identity.state_dir, control.send)
+        threading.Thread(target=self._hear_asides, name="asides", daemon=True).start()
 
     def run(self) -> None:
         """Obey commands until Stop."""
@@ -118,9 +123,13 @@ class RankProcess:
             self._progress.phase = "Idle"
         self._control.send(Loaded(checkpoint, self._runner.cache.blocks, self._rank))
 
-    def _hear_reloads(self) -> None:
+    def _hear_asides(self) -> None:
         while True:
-            self._stager.hear(self._control.reloads.get())
+            message = self._control.asides.get()
+            if isinstance(message, Profile):
+                self._recorder.hear(message)
+            else:
+                self._stager.hear(message)
 
     def _read(self, checkpoint: Checkpoint, served: ModelConfig, wrap: Wrap) -> StageModel:
         return read_beside(self._identity, self._rank, checkpoint, served, wrap)
@@ -145,7 +154,9 @@ class RankProcess:
         identity, progress = self._identity, self._progress
         place = Place(identity.stage, identity.stages, self._rank, identity.tensor)
         mesh = Mesh(place, self._listener, identity.token, self._runner.links)
-        serving = Serving(place, mesh, identity.token, self._runner, progress, commit=self._commit)
+        serving = Serving(
+            place, mesh, identity.token, self._runner, progress, commit=self._commit, recorder=self._recorder
+        )
         progress.phase, progress.epoch, progress.step = "Forming", form.epoch, 0
         try:
             serving.run(form, gate, lambda: self._control.send(Formed(form.epoch, self._rank)))
@@ -214,6 +225,7 @@ def run_rank(rank: int, channel: SocketChannel[ControlMessage]) -> int:
 
 def _wait_for_a_place(channel: SocketChannel[ControlMessage]) -> int:
     """A spare's whole life until it is needed: the rank that it shall be."""
+    get_ready()
     try:
         message = channel.receive()
     except WireError:
@@ -231,6 +243,8 @@ def main() -> None:
     arguments = parser.parse_args()
     _tune_allocator()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    if os.environ.get(Env.NVTX) == "1":
+        listen_for_nsight()
     channel = SocketChannel(socket.socket(fileno=arguments.control_fd), control_codec)
     rank = arguments.rank if arguments.rank is not None else _wait_for_a_place(channel)
     code = run_rank(rank, channel)

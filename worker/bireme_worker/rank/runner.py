@@ -19,8 +19,11 @@ from bireme_worker.models.lora import AdapterStep
 from bireme_worker.models.progress import Progress
 from bireme_worker.models.registry import StageModel
 from bireme_worker.models.transfer import upload
+from bireme_worker.models.uploads import Uploads
 from bireme_worker.parallel.communicator import Communicator, SoloCommunicator
 from bireme_worker.parallel.gate import EpochGate
+from bireme_worker.profiling.marks import mark, marked
+from bireme_worker.profiling.parts import Part
 from bireme_worker.rank.graphs import DecodeGraphs
 from bireme_worker.rank.inputs import Inputs, Shape
 from bireme_worker.rank.slots import Slots
@@ -122,9 +125,10 @@ class Runner:
             self.model, self._adapters = model, _adapters_of(model)
             return old
         pairs = list(zip(old.weights(), model.weights(), strict=True))
-        for mine, new in pairs:
-            for kept, value in zip(mine.tensors(), new.tensors(), strict=True):
-                kept.copy_(value)
+        with Uploads(self.device) as uploads:
+            for mine, new in pairs:
+                for kept, value in zip(mine.tensors(), new.tensors(), strict=True):
+                    uploads.copy_whole(value, kept)
         if model.config == old.config:
             return model
         for mine, new in pairs:
@@ -138,9 +142,14 @@ class Runner:
 
     def begin(self, communicator: Communicator) -> None:
         """Start an epoch: no request is known any more."""
-        self._communicator = communicator
+        self._communicator = marked(communicator)
         self._unread.clear()
         self.slots.reset()
+
+    def remark(self) -> None:
+        """Somebody listens for marks from now on, or nobody any more. Between steps."""
+        if self._communicator is not None:
+            self._communicator = marked(self._communicator)
 
     def end(self) -> None:
         """Let go of the epoch's communicator. Afterwards the device is idle."""
@@ -162,13 +171,8 @@ class Runner:
             EpochEnded: the epoch ended meanwhile.
             BadPlan: the plan does not fit this rank.
         """
-        with torch.inference_mode():
-            for admit in plan.admits:
-                self.slots.admit(admit)
-            fresh = self.slots.append_blocks(plan.rows)
-            if fresh:
-                self.cache.clear(upload(np.array(fresh), self.device))
-            shape = self.inputs.fill(plan.rows, self.slots, plan.masks, plan.targets)
+        with torch.inference_mode(), mark(Part.LAUNCH):
+            shape = self._take_in(plan)
             self._await_tokens(shape)
             self._choose_adapters(plan.rows, shape)
             sampled = self._step(shape)
@@ -176,6 +180,20 @@ class Runner:
 
     def collect(self, handle: Handle) -> Result:
         """Wait for the step and return what it drew (ids are empty on stages that do not sample)."""
+        with mark(Part.COLLECT):
+            return self._collect(handle)
+
+    def _take_in(self, plan: Plan) -> Shape:
+        """What is prepared on the host."""
+        with mark(Part.PLAN):
+            for admit in plan.admits:
+                self.slots.admit(admit)
+            fresh = self.slots.append_blocks(plan.rows)
+            if fresh:
+                self.cache.clear(upload(np.array(fresh), self.device))
+            return self.inputs.fill(plan.rows, self.slots, plan.masks, plan.targets)
+
+    def _collect(self, handle: Handle) -> Result:
         plan, sampled = handle.plan, handle.sampled
         if handle.ready is not None:
             handle.ready.synchronize()
@@ -209,12 +227,14 @@ class Runner:
             return None
         model = self.model
         if model.stage.embeds:
-            x = model.embed(self.inputs.token_ids(shape, self.slots), communicator)
+            with mark(Part.EMBED):
+                x = model.embed(self.inputs.token_ids(shape, self.slots), communicator)
         else:
             x = torch.empty((shape.tokens, model.config.hidden_size), dtype=model.dtype, device=self.device)
             communicator.recv_hidden(x)
         batch = self.inputs.batch(shape, self.slots)
-        x = model.run_layers(x, batch, self.cache, communicator, self._progress)
+        with mark(Part.LAYERS):
+            x = model.run_layers(x, batch, self.cache, communicator, self._progress)
         if not model.stage.samples:
             communicator.send_hidden(x)
             return None
@@ -232,9 +252,11 @@ class Runner:
     def _sample(self, x: torch.Tensor, shape: Shape, communicator: Communicator) -> Sampled:
         inputs, state = self.inputs, self.slots.sampling_state
         assert state is not None
-        logits = self.model.logits(x.index_select(0, inputs.sample_tokens[: shape.draw.rows]))
+        with mark(Part.HEAD):
+            logits = self.model.logits(x.index_select(0, inputs.sample_tokens[: shape.draw.rows]))
         rows = inputs.sampling_rows(shape)
-        sampled = sample(logits, rows, state, communicator)
+        with mark(Part.SAMPLING):
+            sampled = sample(logits, rows, state, communicator)
         self.slots.last_sample.index_copy_(0, rows.slots, sampled.ids)
         if not self._is_whole:
             communicator.send_tokens(sampled.ids)

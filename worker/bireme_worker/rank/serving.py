@@ -19,6 +19,9 @@ from bireme_worker.models.progress import Progress
 from bireme_worker.parallel.errors import PeerLost
 from bireme_worker.parallel.gate import EpochGate
 from bireme_worker.parallel.mesh import Mesh, Place, dial
+from bireme_worker.profiling.marks import mark
+from bireme_worker.profiling.parts import Part
+from bireme_worker.profiling.recorder import Recorder
 from bireme_worker.rank.errors import BadPlan
 from bireme_worker.rank.runner import Handle, Runner
 from bireme_worker.rank.under_way import AtOnce, UnderWay
@@ -41,9 +44,11 @@ class Serving:
         progress: Progress,
         *,
         commit: Callable[[int], None],
+        recorder: Recorder,
     ) -> None:
         """``commit`` puts the staged weights of a generation in the place of the served ones."""
         self._commit = commit
+        self._recorder = recorder
         self._place = place
         self._mesh = mesh
         self._token = token
@@ -85,9 +90,12 @@ class Serving:
         gate.on_abort(lambda: plans.put(None))
         reader = threading.Thread(target=_read_plans, args=(channel, gate, plans), name="plans", daemon=True)
         reader.start()
+        runner = self._runner
+        self._recorder.enter(gate.epoch, runner.device, runner.remark, wake=lambda: plans.put(None))
         try:
             self._compute(gate, channel, plans)
         finally:
+            self._recorder.leave()
             gate.abort("this rank left it")
             reader.join()  # the socket may be closed only when nobody reads it
 
@@ -99,8 +107,13 @@ class Serving:
         is_ahead = self._runner.device.type != "cpu"
         with UnderWay(finish, gate, self._progress) if is_ahead else AtOnce(finish, self._progress) as steps:
             while True:
-                plan = plans.get()
+                with mark(Part.WAIT):
+                    plan = plans.get()
                 gate.check()
+                if plan is None or isinstance(plan, Plan):
+                    self._recorder.turn(plan)
+                if plan is None:
+                    continue
                 if isinstance(plan, Commit):
                     self._commit(plan.generation)
                     continue

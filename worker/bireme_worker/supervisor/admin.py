@@ -8,6 +8,7 @@ import contextlib
 import hmac
 import math
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from aiohttp import web
 from bireme.names import Admission, Header
 from bireme.wire.state import AbortRequest, DrainRequest, LeaderRequest, ReloadRequest, StateDocument
 from bireme_worker.supervisor.document import Board
+from bireme_worker.supervisor.profile_routes import BadAsk, Profiler, TraceRoute, profile_route
 from bireme_worker.supervisor.reload import MODES
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -28,7 +30,7 @@ class Refused(Exception):
     """This stage can't do that; the message says who can, or when."""
 
 
-class Verbs(Protocol):
+class Verbs(Profiler, Protocol):
     """What the supervisor does for the operator. Each may raise ``Refused``."""
 
     def drain(self, deadline_s: float) -> None:
@@ -51,12 +53,13 @@ class Verbs(Protocol):
 
 
 class Admin:
-    """The routes. ``token`` is the group's."""
+    """The routes. ``token`` is the group's, ``state_dir`` this pod's."""
 
-    def __init__(self, board: Board, verbs: Verbs, token: bytes) -> None:
+    def __init__(self, board: Board, verbs: Verbs, token: bytes, state_dir: Path) -> None:
         self._board = board
         self._verbs = verbs
         self._secret = f"Bearer {token.hex()}".encode()
+        self._traces = TraceRoute(verbs, state_dir, self._secret.decode())
 
     def application(self) -> web.Application:
         """The aiohttp application."""
@@ -72,7 +75,8 @@ class Admin:
         app.router.add_post("/leader", self._proved(self._leader))
         app.router.add_post("/reload", self._proved(self._reload))
         app.router.add_post("/adopt", self._proved(self._adopt))
-        app.router.add_post("/profile", self._proved(_unbuilt))
+        app.router.add_post("/profile", self._proved(profile_route(self._verbs, _body)))
+        app.router.add_get("/profile/trace", self._proved(self._traces))
         return app
 
     def _proved(self, handler: Handler) -> Handler:
@@ -84,6 +88,8 @@ class Admin:
                 return await handler(request)
             except Refused as refusal:
                 return _error(Admission.CONFLICT, str(refusal))
+            except BadAsk as error:
+                return _error(Admission.NEVER_FITS, str(error))
 
         return checked
 
@@ -157,10 +163,6 @@ async def start_admin(admin: Admin, host: str, port: int) -> web.AppRunner:
     await runner.setup()
     await web.TCPSite(runner, host, port).start()
     return runner
-
-
-async def _unbuilt(request: web.Request) -> web.Response:
-    return _error(501, f"{request.path} is not built yet in this version of Bireme")
 
 
 async def _body(request: web.Request, kind: type[T]) -> T:

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bireme.names import Port
-from bireme.wire.control import BEAT_INTERVAL_S, Beat, ControlMessage, Hello, RankBeat, control_codec
+from bireme.wire.control import BEAT_INTERVAL_S, Beat, ControlMessage, Hello, Profiled, RankBeat, control_codec
 from bireme.wire.errors import Garbled, WireError
 from bireme.wire.frames import Channel
 from bireme_worker.coordinator.messages import CoordinatorKinds
 from bireme_worker.identity import Identity
 from bireme_worker.supervisor import events as ev
 from bireme_worker.supervisor.link import Link
-from bireme_worker.supervisor.membership import Group, Membership
+from bireme_worker.supervisor.membership import Group, Membership, Phase
+from bireme_worker.supervisor.profiling import Profiling
 from bireme_worker.supervisor.state_file import StateFile, Termination
 from bireme_worker.supervisor.watch import Watch
 
@@ -58,6 +59,7 @@ class Leader:
         )
         self.membership = Membership(group, watch.limits, file.memory.last_epoch, watch.now())
         self.ranks: dict[int, tuple[RankBeat, ...]] = {}
+        self.profiling = Profiling(identity.group, identity.stages, identity.tensor, self._tell_stages)
         self._token = identity.token
         self._file = file
         self._watch = watch
@@ -99,6 +101,9 @@ class Leader:
         """Feed the membership and do what it wants."""
         for effect in self.membership.handle(event, self._watch.now()):
             self._do(effect)
+        standing = self.membership.standing
+        serves = self.membership.phase is Phase.SERVING
+        self.profiling.look(self.membership.epoch if serves else 0, standing.message or standing.reason)
         self._log_standing()
         self._on_change()
 
@@ -142,8 +147,15 @@ class Leader:
             if self.membership.seat_of(connection) is not None:
                 self.ranks[peer.stage] = message.ranks
                 self._on_change()
+        elif isinstance(message, Profiled):
+            self.profiling.hear(peer.stage, message)
         else:
             self.apply(ev.Said(connection, message))
+
+    def _tell_stages(self, message: ControlMessage) -> None:
+        for connection, peer in self._peers.items():
+            if self.membership.seat_of(connection) is not None:
+                peer.link.send(message)
 
     def _forget(self, connection: int, text: str) -> None:
         peer = self._peers.pop(connection, None)

@@ -17,6 +17,8 @@ from bireme.wire.control import (
     ControlMessage,
     Hello,
     Leaving,
+    Profile,
+    Profiled,
     RankBeat,
     Standing,
     Superseded,
@@ -85,6 +87,10 @@ class Member:
 
     def rank_said(self, rank: int, message: ControlMessage) -> None:
         """A rank sent a message."""
+        if isinstance(message, Profiled):
+            if self._link is not None:
+                self._link.send(message)
+            return
         self._perform(self.stage.rank_said(rank, message))
 
     def rank_heard(self, rank: int) -> None:
@@ -231,6 +237,9 @@ class Member:
                 self._on_change()
             case Superseded(by):
                 self._give_way(by)
+            case Profile():
+                for rank in range(self._identity.tensor):
+                    self.pool.send(rank, message)
             case _:
                 self._perform(self.stage.leader_said(message))
 

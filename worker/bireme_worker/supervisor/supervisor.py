@@ -13,6 +13,7 @@ from aiohttp import web
 
 from bireme.names import Exit, GroupState, Port, Reason
 from bireme.wire.control import Standing
+from bireme.wire.profile import ProfileReport, ProfileRequest
 from bireme.wire.state import ReloadRequest, ReloadState, StageState, StateDocument
 from bireme_worker.coordinator.messages import Abort, Status
 from bireme_worker.identity import Identity
@@ -24,8 +25,10 @@ from bireme_worker.supervisor.document import Board, build, rank_states
 from bireme_worker.supervisor.leadership import Commands, Leadership
 from bireme_worker.supervisor.limits import Limits
 from bireme_worker.supervisor.member import Boot, Member
+from bireme_worker.supervisor.membership import Phase
 from bireme_worker.supervisor.metrics import Readings, exposition
 from bireme_worker.supervisor.ports import await_free_ports, needed_ports
+from bireme_worker.supervisor.profiling import ProfileFailed
 from bireme_worker.supervisor.state_file import StateFile, Termination
 from bireme_worker.supervisor.watch import Watch
 
@@ -61,7 +64,7 @@ class Supervisor:
             BadIdentity: a port of this pod is in use.
         """
         await await_free_ports(self.identity.pod_ip, needed_ports(self.identity), self._watch.limits.ports_s)
-        admin = await start_admin(Admin(self.board, self, self.identity.token), self.identity.pod_ip, Port.ADMIN)
+        admin = await start_admin(self._admin(), self.identity.pod_ip, Port.ADMIN)
         server = await self._leadership.leader.listen(self.identity.pod_ip) if self._leadership else None
         self._handle_signals()
         tasks = [asyncio.ensure_future(work) for work in self._works()]
@@ -94,6 +97,28 @@ class Supervisor:
         if refusal := leader.membership.reloading.refusal(asked, serving=serving):
             raise Refused(refusal)
         leader.apply(ev.ReloadAsked(asked))
+
+    async def profile(self, asked: ProfileRequest) -> ProfileReport:
+        """`/profile`."""
+        leader = self._leads("profile").leader
+        group = leader.membership
+        if leader.profiling.runs:
+            raise Refused("a profile is under way: post it again when that has ended")
+        if group.phase is not Phase.SERVING:
+            raise Refused(f"the group does not serve ({group.standing.reason} {group.standing.message})")
+        try:
+            return await leader.profiling.run(asked, group.epoch, group.checkpoint.model_revision)
+        except ProfileFailed as error:
+            raise Refused(str(error)) from None
+
+    def trace_host(self, stage: int) -> str:
+        """`/profile/trace`."""
+        if stage == self.identity.stage:
+            return ""
+        seats = self._leads("profile").leader.membership.seats
+        if stage >= len(seats) or not seats[stage].data:
+            raise Refused(f"this group has no stage {stage} now")
+        return seats[stage].data[0].host
 
     def abort(self, request_id: str) -> None:
         """`/abort`."""
@@ -146,6 +171,9 @@ class Supervisor:
         ages = {rank: self.member.pool.beat(rank)[1] for rank in range(self.identity.tensor)}
         ranks = rank_states(self.member.beats(), ages)
         return StageState(self.identity.stage, self.identity.incarnation, self._boot.name, 0.0, ranks)
+
+    def _admin(self) -> Admin:
+        return Admin(self.board, self, self.identity.token, self.identity.state_dir)
 
     # -- life -----------------------------------------------------------------------------------------------------
 
