@@ -105,7 +105,11 @@ class Pages:
         )
 
     def _model(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._started, "owned_by": "bireme"}
+        # What every group takes, as vLLM's clients read it; null until one has said what it takes.
+        contexts = [group.document.limits.context for group in self._groups.all() if group.document is not None]
+        context = min(contexts, default=None)
+        card = {"id": name, "object": "model", "created": self._started, "owned_by": "bireme"}
+        return {**card, "root": (self._groups.models or (name,))[0], "max_model_len": context}
 
     def _group(self, group: Group) -> dict[str, Any]:
         standing = self._groups.standing(group)

@@ -48,8 +48,8 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "spares of a group that is made anew whole": (
         with_fields(spec__spares=1, spec__recovery={"mode": "Recreate"}),
-        "spec.spares: set spares to 0, or leave placement out and run the engine Bireme with recovery.mode InPlace",
-        "spec.spares: set spares to 0, or leave placement out and run the engine Bireme with recovery.mode InPlace",
+        "spec.spares: set spares to 0, or placement.scheduler to Gates, engine.type to Bireme and recovery.mode to InPlace",
+        "spec.spares: set spares to 0, or placement.scheduler to Gates, engine.type to Bireme and recovery.mode to InPlace",
     ),
     "an autoscaler without a router to ask": (
         with_fields(spec__autoscaling={"maxReplicas": 3, "targetQueuedRequests": 4}, spec__router={"replicas": 0}),

@@ -4,9 +4,9 @@ import asyncio
 import json
 import re
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import jsonschema
@@ -14,9 +14,15 @@ import pytest
 import pytest_asyncio
 
 from bireme.names import Header
+from bireme_worker.http.body import check
+from bireme_worker.http.output_form import form_of_text
+from bireme_worker.http.schema import CompletionBody
+from bireme_worker.text.grammar import MOST_PROPERTIES
+from bireme_worker.text.tokenizer import TextModel
 from tests.http.in_process import InlineRanks, make_checkpoint, post, remove, whole_group
 from tests.http.support import CHAT, COMPLETIONS, HELLO, Reader, read_lines
 
+T = TypeVar("T")
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PERSON: dict[str, Any] = {
@@ -224,3 +230,49 @@ async def test_a_named_tool_is_called_once_and_ends_with_stop(client: aiohttp.Cl
     assert call["function"]["name"] == "weather"
     jsonschema.validate(json.loads(call["function"]["arguments"]), PERSON)
     assert choice["finish_reason"] == "stop"
+
+
+def optional(properties: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"property_{number}": {"type": "integer"} for number in range(properties)}}
+
+
+async def test_a_schema_of_very_many_properties_binds_every_token(client: aiohttp.ClientSession) -> None:
+    # The empty object fits too; min_tokens makes it say more.
+    fields: dict[str, Any] = {"response_format": schema_format(optional(1000)), "temperature": 1.0, "seed": 2}
+    choice = await chat(client, **fields, min_tokens=3, max_tokens=12)
+    assert re.match(r'\s*\{\s*"', choice["message"]["content"]), choice
+    assert choice["finish_reason"] == "length"
+
+
+async def test_an_object_of_too_many_properties_is_refused_with_the_numbers(client: aiohttp.ClientSession) -> None:
+    schema = {"type": "array", "items": {"anyOf": [{"type": "null"}, optional(MOST_PROPERTIES + 1)]}}
+    status, answer = await post(client, CHAT, {"messages": HELLO, "response_format": schema_format(schema)})
+    assert status == 400
+    assert answer["error"]["param"] == "response_format"
+    assert f"{MOST_PROPERTIES + 1} properties, the most is {MOST_PROPERTIES}" in answer["error"]["message"]
+
+
+async def test_a_large_schema_leaves_the_event_loop_to_others(text: TextModel) -> None:
+    body = check(CompletionBody, {"model": "m", "prompt": "a", "guided_json": optional(1000)})
+    turns, form = await turns_during(form_of_text(text, body))
+    assert turns > 5
+    bound = form.constraint(text.eos_ids)
+    assert bound is not None
+    for token in text.encode('{"property_1', add_special_tokens=False):
+        turns, mask = await turns_during(form.step(bound.mask, may_end=True))
+        assert turns > 5
+        assert mask is not None
+        assert mask[token >> 3] >> (token & 7) & 1
+        await form.step(bound.push, token)
+    hits = text.grammars.compile.cache_info().hits
+    await form_of_text(text, body)
+    assert text.grammars.compile.cache_info().hits == hits + 1
+
+
+async def turns_during(work: Coroutine[Any, Any, T]) -> tuple[int, T]:
+    """How often the event loop came round meanwhile; what holds it up lets it come round once or twice."""
+    task, turns = asyncio.ensure_future(work), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    return turns, task.result()

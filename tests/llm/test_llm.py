@@ -134,3 +134,45 @@ def test_a_model_that_does_not_divide_is_refused_with_the_numbers(running: Runni
 def test_no_checkpoint_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed, match="holds no model"):
         LLM(tmp_path)
+
+
+def test_more_stages_than_layers_are_refused_before_a_process_starts(running: Running) -> None:
+    with pytest.raises(EngineFailed, match="pipeline is 9, but the model has 2 layers: set it to at most 2"):
+        LLM(running.model, pipeline=9, logs=running.logs / "none")
+    assert not (running.logs / "none").exists()
+
+
+def test_a_form_binds_every_choice(running: Running) -> None:
+    shapes: list[tuple[dict[str, Any], str]] = [
+        ({"regex": "[0-9]{2}-[a-f]"}, "[0-9]{2}-[a-f]"),
+        ({"choice": ["left", "right"]}, "left|right"),
+        ({"json": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}}, r'\{\s*"a".*'),
+    ]
+    params = [
+        SamplingParams(n=2, seed=3, max_tokens=40, structured_outputs=shape, prompt_logprobs=0) for shape, _ in shapes
+    ]
+    results = running.llm.generate(PROMPTS, params, progress=False)
+    for result, (_, pattern) in zip(results, shapes, strict=True):
+        for choice in result.outputs:
+            assert re.fullmatch(pattern, choice.text, re.DOTALL), choice
+    assert {choice.finish_reason for result in results[:2] for choice in result.outputs} == {"stop"}
+    for wrong in ({"regex": "("}, {"regex": "a", "choice": ["a"]}, {}):
+        with pytest.raises(InvalidInput, match="structured_outputs"):
+            running.llm.generate("x", SamplingParams(structured_outputs=wrong), progress=False)
+
+
+def test_the_tokens_of_a_prompt_are_scored(running: Running) -> None:
+    params = SamplingParams(temperature=0, max_tokens=3, prompt_logprobs=2, logprobs=0)
+    (result,) = running.llm.generate(PROMPTS[0], params, progress=False)
+    assert result.prompt_logprobs is not None
+    first, *scores = result.prompt_logprobs
+    assert first is None
+    ids = [*result.prompt_token_ids, *result.outputs[0].token_ids]
+    with torch.inference_mode():
+        raw = running.reference(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+    assert [next(iter(score)) for score in scores if score is not None] == ids[1 : len(result.prompt_token_ids)]
+    for place, score in enumerate(scores):
+        assert score is not None
+        assert len(score) in (2, 3)
+        for token, value in score.items():
+            assert value == pytest.approx(float(raw[place, token]), abs=1e-3)

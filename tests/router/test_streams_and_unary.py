@@ -51,9 +51,12 @@ async def test_the_official_client_streams_and_asks_at_once(launch: Launch) -> N
             model="m", messages=[{"role": "user", "content": "x"}], seed=11, stream=True
         )
         text = "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
-        models = [model.id async for model in client.models.list()]
+        models = [model async for model in client.models.list()]
+        alias = await client.models.retrieve("alias")
     assert text == whole.choices[0].message.content
-    assert models == ["m", "alias"]
+    assert [model.id for model in models] == ["m", "alias"]
+    context = fleet.leaders[0].document().limits.context
+    assert {one.model_extra["max_model_len"] for one in (*models, alias) if one.model_extra} == {context}
 
 
 async def test_a_workers_request_carries_the_routers_part_and_nothing_forged(launch: Launch) -> None:

@@ -44,6 +44,7 @@ from tests.support.rank_threads import TOKEN, loopback_host
 
 M = TypeVar("M")
 PATIENCE_S = 90.0
+RANK = "bireme_worker.rank.main"
 
 
 @dataclass
@@ -93,9 +94,17 @@ class RankGroup:
     """``stages`` × ``tensor`` processes; plays their supervisors and their coordinator."""
 
     def __init__(
-        self, source: Path, state_dir: Path, tensor: int = 1, stages: int = 1, environment: dict[str, str] | None = None
+        self,
+        source: Path,
+        state_dir: Path,
+        tensor: int = 1,
+        stages: int = 1,
+        environment: dict[str, str] | None = None,
+        *,
+        module: str = RANK,
     ) -> None:
         self.epoch = 0
+        self._module = module
         self.tensor, self.stages = tensor, stages
         self.checkpoint = Checkpoint(str(source), "1")
         self._state_dir = state_dir
@@ -125,7 +134,7 @@ class RankGroup:
         }
         if extra.get(Env.DEVICE) == "cuda":  # pods of one machine: each has its own GPUs
             extra[Env.DEVICE] = f"cuda:{stage * self.tensor}"
-        command = [sys.executable, "-m", "bireme_worker.rank.main", *([] if as_spare else ["--rank", str(rank)])]
+        command = [sys.executable, "-m", self._module, *([] if as_spare else ["--rank", str(rank)])]
         with (self._state_dir / f"rank-{stage}-{rank}.log").open("a") as log, theirs:
             process = subprocess.Popen(
                 [*command, "--control-fd", str(theirs.fileno())],
@@ -222,9 +231,16 @@ class RankGroup:
 
 @contextmanager
 def rank_group(
-    source: Path, state_dir: Path, tensor: int = 1, stages: int = 1, environment: dict[str, str] | None = None
+    source: Path,
+    state_dir: Path,
+    tensor: int = 1,
+    stages: int = 1,
+    environment: dict[str, str] | None = None,
+    *,
+    module: str = RANK,
 ) -> Iterator[RankGroup]:
-    group = RankGroup(source, state_dir, tensor, stages, environment)
+    """``module``: the program of a rank."""
+    group = RankGroup(source, state_dir, tensor, stages, environment, module=module)
     try:
         yield group
     finally:

@@ -2,7 +2,8 @@
 milliseconds. Started by a real supervisor with `--rank-module tests.support.scripted_rank`.
 
 The checkpoint's source says how loading goes: `refused-65` fails for good, `crash` exits with 1. A file `stuck-R` in the
-state directory makes rank R busy without progress, a file `slow-R` keeps it loading for as long as it is there.
+state directory makes rank R busy without progress, a file `slow-R` keeps it loading for as long as it is there, a file
+`records-R` keeps it recording when it is profiled, and is removed when that has begun.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from bireme.wire.control import (
     Formed,
     Load,
     Loaded,
+    Profile,
+    Profiled,
     RankBeat,
     Stop,
     control_codec,
@@ -32,7 +35,9 @@ from bireme.wire.control import (
 from bireme.wire.errors import WireError
 from bireme.wire.frames import SocketChannel
 from bireme.wire.plan import Attach, plan_codec
+from bireme.wire.profile import RankProfile
 from bireme_worker.identity import Identity, read_identity
+from bireme_worker.profiling.files import packed_file
 
 BEAT_S = 0.1
 
@@ -75,8 +80,25 @@ class ScriptedRank:
                     if self.plan is not None:
                         self.plan.close()
                     self.say(Ended(epoch, self.rank))
+                case Profile(name, _, phase) if phase != "Stop":
+                    self.profile(name, record=phase == "Record")
                 case Stop():
                     return 0
+
+    def profile(self, name: str, *, record: bool) -> None:
+        goes_on = self.identity.state_dir / f"records-{self.rank}"
+        if not record:
+            self.say(Profiled(name, self.rank))
+        elif goes_on.exists():
+            goes_on.unlink()
+        else:
+            packed = packed_file(self.identity.state_dir, name, (self.identity.stage, self.rank))
+            packed.parent.mkdir(exist_ok=True)
+            packed.write_bytes(b"trace of %d" % self.rank)
+            report = RankProfile(
+                self.identity.stage, self.rank, "cpu", 2, 4, 2, 1.0, 0.5, {}, {}, (), "cg", 0.1, 10, False, 10
+            )
+            self.say(Profiled(name, self.rank, report=report))
 
     def load(self, source: str) -> int:
         slow = self.identity.state_dir / f"slow-{self.rank}"

@@ -90,7 +90,7 @@ def _core(identity: Identity, model: ModelConfig, ranks: PlanPort, supervisor: C
         slots=slots,
         budget=identity.max_batched_tokens,
         stages=identity.stages,
-        depth=max(identity.stages, 2),
+        depth=_plans_in_flight(identity),
         prefix_caching=identity.prefix_caching and not model.is_encoder,
         speculation=identity.speculation,
         adapters=tuple(name for name, _ in identity.adapters),
@@ -112,6 +112,15 @@ def _core(identity: Identity, model: ModelConfig, ranks: PlanPort, supervisor: C
         clock=time.monotonic,
         soon=asyncio.get_running_loop().call_soon,
     )
+
+
+def _plans_in_flight(identity: Identity) -> int:
+    """A GPU's step is shorter than a result's way here and the next plan's way back: two plans a stage, and one more.
+
+    A CPU's takes many times longer: there a plan ahead would only keep newcomers waiting.
+    """
+    has_gpu = identity.device == "cuda" or identity.device.startswith("cuda:") or any(Path("/dev").glob("nvidia[0-9]*"))
+    return 2 * identity.stages + 1 if has_gpu and identity.device != "cpu" else max(identity.stages, 2)
 
 
 async def _obey(

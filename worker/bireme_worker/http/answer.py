@@ -63,7 +63,7 @@ class Answer:
         Raises:
             ApiError: refused, failed, or given back.
         """
-        batch, running = self._replay()
+        batch, running = await self._replay()
         if not running:
             yield batch
             return
@@ -73,7 +73,7 @@ class Answer:
             while running:
                 error = None
                 for index, event in await call.events():
-                    error = self._take(call, batch, index, event)
+                    error = await self._take(call, batch, index, event)
                     if error is not None:
                         break
                     if self._choices[index].finish:
@@ -85,20 +85,20 @@ class Answer:
                 if error is not None:
                     raise error
 
-    def _replay(self) -> tuple[Batch, dict[int, tuple[Sequence[int], bytes]]]:
+    async def _replay(self) -> tuple[Batch, dict[int, tuple[Sequence[int], bytes]]]:
         """Bring the choices to where the last attempt broke off: what only lacked its end, and what must run."""
         batch: Batch = []
         running: dict[int, tuple[Sequence[int], bytes]] = {}
         for choice in self._choices:
             resumed = self._generation.resumed.get(choice.index)
             outputs = [] if resumed is None else resumed.output_token_ids
-            piece = choice.push(outputs)
+            piece = await self._generation.form.step(choice.push, outputs)
             self.usage.completion_tokens += len(piece.ids)
             if resumed is not None and resumed.finish_reason is not None:
                 continue
             if choice.finish:
                 batch.append((choice, Piece([], "", [], choice.finish)))
-            elif (mask := choice.mask() if choice.bound else b"") is None:
+            elif (mask := await self._generation.form.step(choice.mask) if choice.bound else b"") is None:
                 ended = choice.end_of_form()
                 batch.append((choice, Piece([], "", [], choice.finish) if outputs else ended))
             else:
@@ -122,10 +122,10 @@ class Answer:
             mask=mask,
         )
 
-    def _take(self, call: Call, batch: Batch, index: int, event: Event) -> ApiError | None:
+    async def _take(self, call: Call, batch: Batch, index: int, event: Event) -> ApiError | None:
         match event:
             case Tokens():
-                return self._take_tokens(call, batch, self._choices[index], event)
+                return await self._take_tokens(call, batch, self._choices[index], event)
             case Refused():
                 return refusal(event.code, event.message, event.retry_after_s)
             case Lost():
@@ -133,18 +133,18 @@ class Answer:
             case Accepted():
                 return None
 
-    def _take_tokens(self, call: Call, batch: Batch, choice: Choice, tokens: Tokens) -> ApiError | None:
+    async def _take_tokens(self, call: Call, batch: Batch, choice: Choice, tokens: Tokens) -> ApiError | None:
         if choice.finish:  # its stop string was found before the engine heard of it
             return None
         choice.scored_prompt.extend(tokens.prompt)
-        piece = choice.push(unpack_ids(tokens.ids), tokens.logprobs)
+        piece = await self._generation.form.step(choice.push, unpack_ids(tokens.ids), tokens.logprobs)
         self.usage.completion_tokens += len(piece.ids)
         if piece.ids:
             self.usage.cached.setdefault(choice.index, tokens.cached)
         if tokens.finish in ("stop", "length") and not choice.finish:
             piece = piece.then(choice.end(tokens.finish))
         if piece.ids and not (tokens.finish or piece.finish):
-            piece = _bind(call, choice, piece)
+            piece = await self._bind(call, choice, piece)
         if piece.ids or piece.finish:
             batch.append((choice, piece))
         if choice.finish:
@@ -162,13 +162,12 @@ class Answer:
             raise wrong_revision(self._generation.revision, first)
         self.model_revision = REVISION_JOINT.join(call.revisions)
 
-
-def _bind(call: Call, choice: Choice, piece: Piece) -> Piece:
-    """Tell the engine what a bound choice may draw next, or end it where nothing may follow."""
-    if not choice.bound:
+    async def _bind(self, call: Call, choice: Choice, piece: Piece) -> Piece:
+        """Tell the engine what a bound choice may draw next, or end it where nothing may follow."""
+        if not choice.bound:
+            return piece
+        mask = await self._generation.form.step(choice.mask)
+        if mask is None:
+            return piece.then(choice.end_of_form())
+        call.allow(choice.index, choice.count, mask)
         return piece
-    mask = choice.mask()
-    if mask is None:
-        return piece.then(choice.end_of_form())
-    call.allow(choice.index, choice.count, mask)
-    return piece

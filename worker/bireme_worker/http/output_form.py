@@ -5,9 +5,10 @@ prompt comes as ids, gets the same.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from bireme_worker.http.errors import InvalidRequest
 from bireme_worker.http.forms import Form
@@ -25,6 +26,10 @@ from bireme_worker.text.errors import InvalidGrammar
 from bireme_worker.text.grammar import Constraint, Grammar, Thought, json_grammar
 from bireme_worker.text.tokenizer import TextModel
 
+P = ParamSpec("P")
+T = TypeVar("T")
+_COMPILER: Final = ThreadPoolExecutor(1, "grammar")
+"""One thread: who waits for the same grammar finds it compiled, and long prompts keep the other threads."""
 _TAIL: Final = 8
 """Tokens at the end of a prompt in which a thought may be opened."""
 
@@ -48,6 +53,12 @@ class OutputForm:
         if self.tools is ToolFormat.NONE and self.thinking is None:
             return None
         return AnswerParts(self.tools, thinking=self.thinking, name=self.name)
+
+    async def step(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Let a choice take its next tokens or make its mask: in a thread where a large grammar makes it long."""
+        if self.grammar is None or not self.grammar.slow:
+            return work(*args, **kwargs)
+        return await asyncio.to_thread(work, *args, **kwargs)
 
     def constraint(self, stops: Collection[int]) -> Constraint | None:
         """What binds one choice, None where it is free."""
@@ -118,6 +129,6 @@ async def _compiled(text: TextModel, form: Form | None) -> Grammar | None:
     if form is None:
         return None
     try:
-        return await asyncio.to_thread(text.grammars.compile, form.grammar)
+        return await asyncio.get_running_loop().run_in_executor(_COMPILER, text.grammars.compile, form.grammar)
     except InvalidGrammar as error:
         raise InvalidRequest(f"{form.field} can't be used: {error}", param=form.field) from error

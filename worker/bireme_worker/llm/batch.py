@@ -5,13 +5,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from bireme.names import Admission
 from bireme.wire.plan import Logprobs, Sampling, pack_ids, unpack_ids
-from bireme.wire.requests import Cancel, Frame, Refused, Serving, Submit, Tokens
+from bireme.wire.requests import Allow, Cancel, Frame, Refused, Serving, Submit, Tokens
 from bireme_worker.llm.bar import Bar
 from bireme_worker.llm.errors import EngineFailed, InvalidInput
 from bireme_worker.llm.line import Line, LineLost
 from bireme_worker.llm.outputs import CompletionOutput
+from bireme_worker.text.grammar import Constraint
 from bireme_worker.text.output_text import OutputText
 
 RECOVER_S: Final = 120.0
@@ -20,7 +23,7 @@ _keys: Iterator[int] = itertools.count(1)
 
 @dataclass
 class Choice:
-    """One choice of one prompt. ``finish`` is "" until it has ended."""
+    """One choice of one prompt, bound by ``constraint``. ``finish`` is "" until it has ended."""
 
     prompt: list[int]
     sampling: Sampling
@@ -28,29 +31,48 @@ class Choice:
     text: OutputText
     speculate: bool = True
     adapter: str = ""
+    constraint: Constraint | None = None
     ids: list[int] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     logprobs: list[dict[int, float]] = field(default_factory=list)
+    scored: list[dict[int, float]] = field(default_factory=list)
     cached: int = 0
     finish: str = ""
     stop_reason: str | int | None = None
 
     def submission(self, key: int) -> Submit:
         """What is asked of a coordinator that knows nothing of it yet."""
+        sampling = self.sampling
+        if self.ids:
+            sampling = msgspec.structs.replace(sampling, prompt_logprobs=-1)
+        else:
+            self.scored.clear()
         return Submit(
             key=key,
             request_id=f"llm-{key}",
             prompt=pack_ids(self.prompt),
-            sampling=self.sampling,
+            sampling=sampling,
             max_tokens=self.max_tokens,
             outputs=pack_ids(self.ids),
             speculate=self.speculate,
             adapter=self.adapter,
+            mask=self.mask() or b"",
         )
+
+    def mask(self) -> bytes | None:
+        """What may be drawn next. None where it is free, and where nothing may follow: then it has ended."""
+        if self.constraint is None or self.finish:
+            return None
+        mask = self.constraint.mask(may_end=len(self.ids) >= self.sampling.min_tokens)
+        if mask is None:
+            self._end("stop" if self.constraint.may_stop else "length", None)
+        return mask
 
     def take(self, tokens: Tokens) -> None:
         """Add what a step brought."""
         self.cached = self.cached or tokens.cached
+        place = 1 + len(self.scored)
+        self.scored += map(_by_id, self.prompt[place : place + len(tokens.prompt)], tokens.prompt)
         for place, token in enumerate(unpack_ids(tokens.ids)):
             self.ids.append(token)
             if tokens.logprobs:
@@ -61,6 +83,10 @@ class Choice:
             self.parts.append(released.text)
             if released.stopped_by is not None:
                 return self._end("stop", released.stopped_by)
+            if self.constraint is not None:
+                self.constraint.push(token)
+                if self.constraint.complete:
+                    return self._end("stop", None)
         if tokens.finish:
             self._end(tokens.finish, None)
         return None
@@ -111,9 +137,12 @@ class Batch:
 
     def _submit(self) -> None:
         for choice in self._parked:
-            key = next(_keys)
-            self._under_way[key] = choice
-            self._line.send(choice.submission(key))
+            submission = choice.submission(next(_keys))
+            if choice.finish:  # nothing at all may follow
+                self._bar.add(0, 1)
+                continue
+            self._under_way[submission.key] = choice
+            self._line.send(submission)
         self._parked = []
 
     def _take(self, message: object) -> None:
@@ -138,11 +167,14 @@ class Batch:
             raise EngineFailed(tokens.message)
         before = len(choice.ids)
         choice.take(tokens)
+        mask = choice.mask()
         self._bar.add(len(choice.ids) - before, bool(choice.finish))
         if choice.finish:
             del self._under_way[tokens.key]
             if not tokens.finish:
                 self._line.send(Cancel(tokens.key))
+        elif mask is not None and len(choice.ids) > before:
+            self._line.send(Allow(tokens.key, len(choice.ids), mask))
 
 
 def _by_id(token: int, logprobs: Logprobs) -> dict[int, float]:

@@ -22,6 +22,11 @@ from bireme_worker.llm.line import Line
 from bireme_worker.llm.outputs import RequestOutput
 from bireme_worker.llm.params import SamplingParams
 from bireme_worker.llm.pods import Pods
+from bireme_worker.models.errors import ConfigurationError
+from bireme_worker.models.shard import Shard
+from bireme_worker.models.stages import stage_layers
+from bireme_worker.text.errors import InvalidGrammar
+from bireme_worker.text.grammar import Grammar
 from bireme_worker.text.tokenizer import TextModel
 
 Prompt = str | Sequence[int]
@@ -78,7 +83,10 @@ class LLM:
         path = Path(model).expanduser().resolve()
         try:
             self._text = TextModel.load(path)
-        except CheckpointError as error:
+            # What can't be cut is refused here, before so many processes are started only to say so.
+            stage_layers(self._text.config, 0, pipeline)
+            Shard(0, tensor).part(self._text.config.num_attention_heads, "attention heads")
+        except (CheckpointError, ConfigurationError) as error:
             raise EngineFailed(str(error)) from error
         environment = {
             Env.MODEL_NAME: path.name,
@@ -173,7 +181,7 @@ class LLM:
     def _choices(self, prompt: Prompt, params: SamplingParams, adapter: str) -> list[Choice]:
         ids = self._text.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else list(prompt)
         room = max(self.context - len(ids), 1)
-        sampling = params.sampling(self._text.eos_ids)
+        sampling, grammar = params.sampling(self._text.eos_ids), self._grammar(params)
         return [
             Choice(
                 ids,
@@ -182,9 +190,16 @@ class LLM:
                 self._text.output(params.stops, at_start=False),
                 params.speculate,
                 adapter,
+                None if grammar is None else grammar.begin(sampling.stop_ids, None),
             )
             for number in range(params.n)
         ]
+
+    def _grammar(self, params: SamplingParams) -> Grammar | None:
+        try:
+            return self._text.grammars.compile(params.grammar) if params.grammar else None
+        except InvalidGrammar as error:
+            raise InvalidInput(f"structured_outputs can't be used: {error}") from error
 
 
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -204,4 +219,6 @@ def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: i
 def _result(prompt: Prompt, choices: Sequence[Choice]) -> RequestOutput:
     text = prompt if isinstance(prompt, str) else None
     outputs = tuple(choice.output() for choice in choices)
-    return RequestOutput(text, tuple(choices[0].prompt), outputs, max(choice.cached for choice in choices))
+    first = choices[0]
+    scores = None if first.sampling.prompt_logprobs < 0 else (None, *first.scored)
+    return RequestOutput(text, tuple(first.prompt), outputs, max(choice.cached for choice in choices), scores)

@@ -7,7 +7,7 @@ from typing import Final
 
 from bireme.wire.errors import WireError
 from bireme.wire.frames import SocketChannel
-from bireme.wire.requests import Cancel, Limits, RequestKinds, Serving, Submit, request_codec
+from bireme.wire.requests import Allow, Cancel, Limits, RequestKinds, Serving, Submit, request_codec
 from bireme_worker.llm.errors import EngineFailed
 from bireme_worker.llm.pods import Pods
 
@@ -68,7 +68,7 @@ class Line:
             self.close()
             raise LineLost(str(error)) from error
 
-    def send(self, message: Submit | Cancel) -> None:
+    def send(self, message: Submit | Allow | Cancel) -> None:
         """Send; what is lost is told by ``receive``."""
         try:
             if self._channel is not None:

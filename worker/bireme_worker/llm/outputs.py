@@ -24,12 +24,16 @@ class CompletionOutput:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """One prompt and its choices. ``cached_tokens``: prompt tokens that were in the prefix cache."""
+    """One prompt and its choices. ``cached_tokens``: prompt tokens that were in the prefix cache.
+
+    ``prompt_logprobs``: if asked for, log-probabilities per token of the prompt by id, None for the first one.
+    """
 
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
     cached_tokens: int = 0
+    prompt_logprobs: tuple[dict[int, float] | None, ...] | None = None
 
     @property
     def text(self) -> str:

@@ -3,9 +3,12 @@
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+from pydantic_core import PydanticCustomError
 
 from bireme.wire.plan import Sampling
+from bireme_worker.http.forms import read_structured_outputs
 from bireme_worker.llm.errors import InvalidInput
 
 _SEED_MASK: Final = 2**64 - 1
@@ -22,6 +25,9 @@ class SamplingParams:
         stop: strings that end a choice and are not part of its text. ``stop_token_ids`` do the same for ids.
         seed: repeats the draws; None takes a random one.
         logprobs: None for none, else how many alternatives come with each token's own.
+        prompt_logprobs: None for none, else how many alternatives come with each token of the prompt.
+        structured_outputs: the form of the text, one of ``{"json": schema}``, ``{"json_object": True}``,
+            ``{"regex": …}``, ``{"choice": […]}`` and ``{"grammar": …}``; None leaves it free.
         speculate: draft tokens if the engine does so; the draws are the same either way.
         ignore_eos: go on behind the model's own end ids.
     """
@@ -42,6 +48,8 @@ class SamplingParams:
     presence_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    structured_outputs: Mapping[str, Any] | None = None
     speculate: bool = True
 
     def __post_init__(self) -> None:
@@ -57,6 +65,20 @@ class SamplingParams:
         """The stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
+    @property
+    def grammar(self) -> str:
+        """What binds the text, "" for nothing.
+
+        Raises:
+            InvalidInput: the form can't be used; says why.
+        """
+        if self.structured_outputs is None:
+            return ""
+        try:
+            return read_structured_outputs(self.structured_outputs).grammar
+        except PydanticCustomError as error:
+            raise InvalidInput(f"structured_outputs {error.message()}") from error
+
     def sampling(self, eos_ids: frozenset[int]) -> Sampling:
         """As the engine wants it, for choice 0."""
         ends = frozenset() if self.ignore_eos else eos_ids
@@ -71,6 +93,7 @@ class SamplingParams:
             logit_bias=dict(self.logit_bias),
             seed=secrets.randbits(64) if self.seed is None else self.seed & _SEED_MASK,
             logprobs=-1 if self.logprobs is None else self.logprobs,
+            prompt_logprobs=-1 if self.prompt_logprobs is None else self.prompt_logprobs,
             min_tokens=self.min_tokens,
             stop_ids=tuple(sorted({*ends, *self.stop_token_ids})),
         )

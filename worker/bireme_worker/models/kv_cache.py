@@ -17,6 +17,8 @@ BLOCK_SIZE: Final = 16
 class LayerCache:
     """``data [blocks, 2, block size, heads, head_dim]``: keys and values of one layer, and the views onto them."""
 
+    scales: torch.Tensor | None = None
+
     def __init__(self, data: torch.Tensor) -> None:
         blocks, _, size, heads, head_dim = data.shape
         self.data = data
@@ -24,24 +26,24 @@ class LayerCache:
         self._pages = data.view(blocks * 2, size * heads * head_dim)
         self._tail = (heads, head_dim)
 
-    def write(self, key_rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Store ``keys`` and ``values [tokens, heads, head_dim]``; ``key_rows`` comes from ``key_rows_of``."""
-        self._rows.index_copy_(0, key_rows, keys)
-        self._rows.index_copy_(0, key_rows + BLOCK_SIZE, values)
+    def write(self, places: torch.Tensor, values: torch.Tensor) -> None:
+        """Store ``values [tokens, 2, heads, head_dim]``, each token's key and value, at ``places_of`` its slot."""
+        self._rows.index_put_((places,), values)
 
-    def read(self, key_pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values ``[rows, tokens, heads, head_dim]`` of blocks ``key_pages [rows, blocks]`` (2 × block id)."""
-        shape = (key_pages.shape[0], key_pages.shape[1] * BLOCK_SIZE, *self._tail)
-        flat = key_pages.reshape(-1)
-        keys = self._pages.index_select(0, flat).view(shape)
-        return keys, self._pages.index_select(0, flat + 1).view(shape)
+    def read(self, pages: torch.Tensor) -> torch.Tensor:
+        """Keys and values ``[2, rows, tokens, heads, head_dim]`` of the blocks that ``pages_of`` named."""
+        return self._pages.index_select(0, pages.view(-1)).view(self._shape(pages))
+
+    def _shape(self, pages: torch.Tensor) -> tuple[int, ...]:
+        return (2, pages.shape[1], pages.shape[2] * BLOCK_SIZE, *self._tail)
 
 
 class PackedLayerCache(LayerCache):
     """Keys and values in 8 bits, each head of each token with a float32 scale of its own, so that what was stored never
     depends on what came after it.
 
-    ``data`` has one byte a value, ``scales [blocks, 2, block size, heads]``; reads are in ``dtype``.
+    ``data`` has one byte a value, ``scales [blocks, 2, block size, heads]``; reads are in ``dtype``. The GPU's kernels
+    read and write the same memory in the same sense.
     """
 
     def __init__(self, data: torch.Tensor, scales: torch.Tensor, packed: str, dtype: torch.dtype) -> None:
@@ -50,32 +52,25 @@ class PackedLayerCache(LayerCache):
         self._scale_rows = scales.view(blocks * 2 * size, heads)
         self._scale_pages = scales.view(blocks * 2, size * heads)
         self._format, self._largest = FORMATS[packed]
+        self.data, self.scales = data.view(self._format), scales
         self._dtype = dtype
 
-    def write(self, key_rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def write(self, places: torch.Tensor, values: torch.Tensor) -> None:
         """As in a plain cache."""
-        self._write(key_rows, keys)
-        self._write(key_rows + BLOCK_SIZE, values)
-
-    def read(self, key_pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """As in a plain cache."""
-        flat = key_pages.reshape(-1)
-        shape = (key_pages.shape[0], key_pages.shape[1] * BLOCK_SIZE, *self._tail)
-        return self._read(flat, shape), self._read(flat + 1, shape)
-
-    def _write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
         wide = values.float()
-        scales = wide.abs().amax(2).div_(self._largest)
-        scaled = wide / scales.clamp(min=1e-30).unsqueeze(2)
+        scales = wide.abs().amax(3).div_(self._largest)
+        scaled = wide / scales.clamp(min=1e-30).unsqueeze(3)
         if self._format == torch.int8:
             scaled = scaled.round_()
         packed = scaled.clamp_(-self._largest, self._largest).to(self._format)
-        self._rows.index_copy_(0, rows, packed.view(torch.uint8))
-        self._scale_rows.index_copy_(0, rows, scales)
+        self._rows.index_put_((places,), packed.view(torch.uint8))
+        self._scale_rows.index_put_((places,), scales)
 
-    def _read(self, pages: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-        packed = self._pages.index_select(0, pages).view(self._format).view(shape)
-        scales = self._scale_pages.index_select(0, pages).view(*shape[:3], 1)
+    def read(self, pages: torch.Tensor) -> torch.Tensor:
+        """As in a plain cache."""
+        flat, shape = pages.view(-1), self._shape(pages)
+        packed = self._pages.index_select(0, flat).view(self._format).view(shape)
+        scales = self._scale_pages.index_select(0, flat).view(*shape[:4], 1)
         return packed.float().mul_(scales).to(self._dtype)
 
 
@@ -127,9 +122,16 @@ class KVCache:
             self._scales.index_fill_(1, blocks, 0)
 
 
-def key_rows_of(slot_mapping: torch.Tensor) -> torch.Tensor:
-    """Row of a token's key in the flat cache: every block holds its keys, then its values."""
-    return slot_mapping + slot_mapping // BLOCK_SIZE * BLOCK_SIZE
+def places_of(slot_mapping: torch.Tensor) -> torch.Tensor:
+    """Rows ``[tokens, 2]`` of each token's key and value in the flat cache: a block holds its keys, then its values."""
+    keys = slot_mapping + slot_mapping // BLOCK_SIZE * BLOCK_SIZE
+    return torch.stack((keys, keys + BLOCK_SIZE), 1)
+
+
+def pages_of(blocks: torch.Tensor) -> torch.Tensor:
+    """Where the keys and the values ``[2, rows, blocks]`` of ``blocks [rows, blocks]`` lie."""
+    keys = blocks * 2
+    return torch.stack((keys, keys + 1))
 
 
 def block_bytes(layers: int, heads: int, head_dim: int, dtype: torch.dtype, packed: str = "auto") -> int:

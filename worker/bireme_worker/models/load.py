@@ -3,6 +3,9 @@
 Reads go a few megabytes at a time straight into the final memory, so a load needs no second copy of anything.
 """
 
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
 from typing import Final
 
 import torch
@@ -17,8 +20,11 @@ from bireme_worker.models.matrix import pack
 from bireme_worker.models.registry import StageModel, build
 from bireme_worker.models.shard import Shard
 from bireme_worker.models.stages import StageLayers
+from bireme_worker.models.uploads import Read, Uploads
 from bireme_worker.models.weight import Piece, Weight
+from bireme_worker.quant.gpu import laid_out
 from bireme_worker.quant.load import read_quantized, round_quantized
+from bireme_worker.quant.matrix import Quantized
 from bireme_worker.quant.stored import Found, Stored, scheme_of, stored
 
 READ_BYTES: Final = 4 << 20
@@ -105,37 +111,72 @@ def read_weights(
         CheckpointError: a tensor is not there.
     """
     model.place(device)
+    with Uploads(device) if device.type == "cuda" else nullcontext() as uploads:
+        _read_all(model, reader, device, packed=packed, rounded=rounded, uploads=uploads)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what laying out took, the key-value cache may have
+
+
+def _read_all(
+    model: StageModel,
+    reader: CheckpointReader,
+    device: torch.device,
+    *,
+    packed: bool,
+    rounded: Scheme | None,
+    uploads: Uploads | None,
+) -> None:
     scheme = parse_quantization(reader.config)
     for weight in model.weights():
         held = scheme_of(weight, scheme, reader.tensors)
         if held is not None:
-            weight.quantized = read_quantized(weight.pieces, held, reader).to(device)
+            weight.quantized = _placed(read_quantized(weight.pieces, held, reader), device, packed=packed)
         elif rounded is not None and weight.quantizes:
-            weight.quantized = round_quantized(weight.pieces, rounded, reader).to(device)
+            weight.quantized = _placed(round_quantized(weight.pieces, rounded, reader), device, packed=packed)
         else:
-            fill(weight, reader, device, packed=packed)
+            fill(weight, reader, device, packed=packed, uploads=uploads)
 
 
-def fill(weight: Weight, reader: CheckpointReader, device: torch.device, *, packed: bool = True) -> None:
-    """Load one weight; rows that no piece covers are padding and zero."""
+def _placed(matrix: Quantized, device: torch.device, *, packed: bool) -> Quantized:
+    """On its device; a GPU's next model waits in the host's memory, not ``packed`` for the host."""
+    placed = matrix.to(device)
+    return placed if packed and device.type == "cpu" else laid_out(placed)
+
+
+def fill(
+    weight: Weight,
+    reader: CheckpointReader,
+    device: torch.device,
+    *,
+    packed: bool = True,
+    uploads: Uploads | None = None,
+) -> None:
+    """Load one weight; rows that no piece covers are padding and zero. With ``uploads`` it is there after these."""
     target = torch.empty(weight.tensor.shape, dtype=weight.tensor.dtype, device=device)
     covered = sum(len(piece.rows) for piece in weight.pieces)
     if covered < len(target):
         target[covered:].zero_()
     for piece in weight.pieces:
-        _copy(piece, target, reader)
+        for read, place in _reads(piece, target, reader):
+            if uploads is None:
+                place.copy_(read())
+            else:
+                uploads.copy(read, place)
     weight.tensor = pack(target) if packed and weight.multiplies else target
 
 
-def _copy(piece: Piece, target: torch.Tensor, reader: CheckpointReader) -> None:
+def _reads(piece: Piece, target: torch.Tensor, reader: CheckpointReader) -> Iterator[tuple[Read, torch.Tensor]]:
+    """What to read a few megabytes at a time, and where in ``target`` it belongs."""
     info = reader.tensors[piece.source]
     row_bytes = max(info.dtype.itemsize * (target.numel() // len(target)), 1)
     step = max(READ_BYTES // row_bytes, 1)
     for begin in range(0, len(piece.rows), step):
         rows = piece.rows[begin : begin + step]
-        cut = slice(rows.start, rows.stop)
-        if piece.transposed:
-            part = reader.read(piece.source, (piece.slices[0], cut)).t()
-        else:
-            part = reader.read(piece.source, (cut, *piece.slices[1:]))
-        target[piece.at + begin : piece.at + begin + len(rows)].copy_(part)
+        place = target[piece.at + begin : piece.at + begin + len(rows)]
+        yield partial(_read_rows, piece, slice(rows.start, rows.stop), reader), place
+
+
+def _read_rows(piece: Piece, rows: slice, reader: CheckpointReader) -> torch.Tensor:
+    if piece.transposed:
+        return reader.read(piece.source, (piece.slices[0], rows)).t()
+    return reader.read(piece.source, (rows, *piece.slices[1:]))

@@ -6,12 +6,12 @@ that thinks before it answers only what follows the thought is bound.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
 from bireme_worker.text.errors import InvalidGrammar
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 LONGEST: Final = 256 * 1024
 """Characters of a grammar: the largest schemas in use have a tenth of that."""
+MOST_PROPERTIES: Final = 2000
+"""Of one object: compiling and each mask take time that grows with their square (2,000: 0.3 s and 0.15 s)."""
+_LIMITS: Final = LLParserLimits(max_items_in_row=10_000, step_max_items=200_000, verbose_errors=False)
+"""An optional property takes four items of a row; the library's own 2,000 broke answers off after their first token."""
+_SLOW: Final = 8192
+"""Characters of a grammar from which a token may take milliseconds."""
+_KEPT: Final = 32
+"""Compiled grammars that are kept for the next request."""
 _WHITESPACE: Final = r"[\x20\x0A]{0,32}"
 """Between the parts of JSON. Without a bound a weak model writes spaces until its last token."""
 
@@ -39,10 +47,24 @@ def json_grammar(schema: Mapping[str, Any] | bool, *, strict: bool = True) -> st
     options: JsonCompileOptions = {"whitespace_pattern": _WHITESPACE, "lenient": not strict}
     text = json.dumps(schema)
     _check_length(text)
+    most = max(map(len, _properties(schema)), default=0)
+    if most > MOST_PROPERTIES:
+        raise InvalidGrammar(f"an object of it has {most} properties, the most is {MOST_PROPERTIES}: split it")
     try:
         return LLMatcher.grammar_from_json_schema(text, overrides=options)
     except ValueError as error:
         raise InvalidGrammar(str(error)) from error
+
+
+def _properties(schema: object) -> Iterator[Mapping[str, Any]]:
+    """The properties of every object in it."""
+    if isinstance(schema, Mapping):
+        if isinstance(properties := schema.get("properties"), Mapping):
+            yield properties
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _properties(part)
 
 
 def regex_grammar(pattern: str) -> str:
@@ -75,6 +97,7 @@ class Grammars:
         self._tokenizer = tokenizer
         self.vocabulary = vocabulary
         self.ends = frozenset(ends)
+        self.compile = lru_cache(_KEPT)(self._compile)
 
     @cached_property
     def _table(self) -> LLTokenizer:
@@ -82,8 +105,9 @@ class Grammars:
         size = max(self.vocabulary, self._tokenizer.get_vocab_size(with_added_tokens=True))
         return LLTokenizer(self._tokenizer.to_str(), n_vocab=size, eos_token=sorted(self.ends) or [0])
 
-    def compile(self, grammar: str) -> "Grammar":
-        """Take a grammar of one of the functions above. May take a second: call it in a thread.
+    def _compile(self, grammar: str) -> "Grammar":
+        """Take a grammar of one of the functions above. May take a second: call ``compile``, which remembers, in a
+        thread.
 
         Raises:
             InvalidGrammar: it is none, or more than can be enforced; says what.
@@ -92,19 +116,20 @@ class Grammars:
             table = self._table
         except ValueError as error:
             raise InvalidGrammar(f"this model's tokenizer can't be bound to a form: {error}") from error
-        matcher = LLMatcher(table, grammar, log_level=0)
+        matcher = LLMatcher(table, grammar, log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise InvalidGrammar(matcher.get_error().strip())
-        compiled = Grammar(self, matcher)
+        compiled = Grammar(self, matcher, slow=len(grammar) > _SLOW)
         if compiled.begin(frozenset(), None).mask(may_end=True) is None and not matcher.is_accepting():
             raise InvalidGrammar("no text of this model's vocabulary fits it")
         return compiled
 
 
 class Grammar:
-    """A compiled grammar, from which every choice gets its own state."""
+    """A compiled grammar, from which every choice gets its own state. ``slow``: its tokens are a thread's work."""
 
-    def __init__(self, grammars: Grammars, matcher: LLMatcher) -> None:
+    def __init__(self, grammars: Grammars, matcher: LLMatcher, *, slow: bool) -> None:
+        self.slow = slow
         self._grammars = grammars
         self._matcher = matcher
 

@@ -39,7 +39,7 @@ class AlibiBackend(GatherBackend):
             heads=step.heads,
             expand=step.expand,
             rotation=step.rotation,
-            key_rows=step.key_rows,
+            places=step.places,
             groups=tuple(self._biased_group(group) for group in step.groups),
             spans=tuple(self._biased_span(span) for span in step.spans),
         )

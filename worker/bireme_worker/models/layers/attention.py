@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from bireme_worker.models.batch import Batch
-from bireme_worker.models.kv_cache import BLOCK_SIZE, LayerCache, key_rows_of
+from bireme_worker.models.kv_cache import BLOCK_SIZE, LayerCache, pages_of, places_of
 from bireme_worker.models.layers.linear import ColumnLinear, Projection, RowLinear
 from bireme_worker.models.layers.rotary import angles, rotate
 from bireme_worker.models.shard import HeadShard
@@ -49,7 +49,7 @@ class AttentionStep(Protocol):
     """What all layers of one step share: rotation, pages, masks."""
 
     def store(self, qkv: torch.Tensor, cache: LayerCache) -> torch.Tensor:
-        """Rotate ``qkv [tokens, heads, head_dim]``, write its keys and values; return the queries."""
+        """Rotate ``qkv [tokens, heads, head_dim]``, maybe in place; write its keys and values; return the queries."""
         ...
 
     def attend(self, queries: torch.Tensor, cache: LayerCache) -> torch.Tensor:
@@ -104,7 +104,7 @@ class GatherBackend:
             heads=self.heads,
             expand=self._expand,
             rotation=angles(batch.positions, frequency, self._dtype, self._rule.stretch),
-            key_rows=key_rows_of(batch.slot_mapping),
+            places=places_of(batch.slot_mapping),
             groups=tuple(_group(batch, *cut, self._rule.window, self._dtype) for cut in cuts),
             spans=tuple(
                 _span(batch, batch.single + n, span, self._rule.window, self._dtype)
@@ -126,7 +126,7 @@ def group_rows(lengths: Sequence[int], blocks: int) -> list[tuple[int, int]]:
 
 def _group(batch: Batch, begin: int, end: int, window: int, dtype: torch.dtype) -> _Group:
     blocks = -(-batch.lengths[end - 1] // BLOCK_SIZE)
-    pages = batch.block_table[:, :blocks].index_select(0, batch.slots[begin:end]) * 2
+    pages = pages_of(batch.block_table[:, :blocks].index_select(0, batch.slots[begin:end]))
     places = torch.arange(blocks * BLOCK_SIZE, device=pages.device)
     mask = _added(_seen(places, batch.seq_lens[begin:end] - 1, window), dtype)[:, None, None, :]
     return _Group(begin, end, pages, mask)
@@ -146,7 +146,7 @@ def _added(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _span(batch: Batch, row: int, span: tuple[int, int, int], window: int, dtype: torch.dtype) -> _Span:
     begin, end, length = span
     blocks = -(-length // BLOCK_SIZE)
-    pages = batch.block_table[:, :blocks].index_select(0, batch.slots[row : row + 1]) * 2
+    pages = pages_of(batch.block_table[:, :blocks].index_select(0, batch.slots[row : row + 1]))
     places = torch.arange(length, device=pages.device)
     mask = _added(_seen(places, batch.positions[begin:end], window), dtype)
     return _Span(begin, end, length, pages, mask)
@@ -159,7 +159,7 @@ class GatherStep:
     heads: HeadShard
     expand: torch.Tensor | None
     rotation: tuple[torch.Tensor, torch.Tensor]
-    key_rows: torch.Tensor
+    places: torch.Tensor
     groups: tuple[_Group, ...]
     spans: tuple[_Span, ...]
     rule: Rule = PLAIN
@@ -168,9 +168,9 @@ class GatherStep:
         """As the protocol says."""
         query = self.heads.query_count
         kept = query + self.heads.kv_count
-        rotated = rotate(qkv[:, :kept], *self.rotation)
-        cache.write(self.key_rows, rotated[:, query:], qkv[:, kept:])
-        return rotated[:, :query]
+        rotate(qkv[:, :kept], *self.rotation)
+        cache.write(self.places, qkv[:, query:].view(len(qkv), 2, self.heads.kv_count, -1))
+        return qkv[:, :query]
 
     def attend(self, queries: torch.Tensor, cache: LayerCache) -> torch.Tensor:
         """As the protocol says."""
@@ -207,10 +207,9 @@ class GatherStep:
 
     def _read(self, cache: LayerCache, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[rows, heads, length, head_dim]``."""
-        keys, values = cache.read(pages)
-        if self.expand is not None:
-            keys, values = keys.index_select(2, self.expand), values.index_select(2, self.expand)
-        return keys.transpose(1, 2), values.transpose(1, 2)
+        both = cache.read(pages).transpose(2, 3)
+        keys, values = (both if self.expand is None else both.index_select(2, self.expand)).unbind()
+        return keys, values
 
 
 @dataclass(frozen=True, slots=True)

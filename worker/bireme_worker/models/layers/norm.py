@@ -30,6 +30,9 @@ class RMSNorm:
         if self._from_one:
             return functional.rms_norm(x.float(), self._shape, self.weight.tensor.float() + 1, self._eps).to(x.dtype)
         if x.dtype == torch.float32:
-            return functional.rms_norm(x, self._shape, self.weight.tensor, self._eps)
+            # Half as many operations as torch makes of its own on a CPU; beside one row's products each one counts.
+            length: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            scale = length.square_().mul_(1 / x.shape[-1]).add_(self._eps).rsqrt_()
+            return (x * scale).mul_(self.weight.tensor)
         # The model's authors round to the model's dtype before the weight is applied.
         return functional.rms_norm(x.float(), self._shape, None, self._eps).to(x.dtype) * self.weight.tensor

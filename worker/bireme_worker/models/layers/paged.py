@@ -31,6 +31,7 @@ class PagedBackend:
         """Angles, and the tiles of longer rows."""
         turns = batch.positions.to(torch.float32).unsqueeze(1) * frequency
         tiles = [tile for number, span in enumerate(batch.spans) for tile in self._tiles(batch.single + number, span)]
+        tiles.sort(key=lambda tile: -tile[2])  # what sees most takes longest: begun first, nothing waits for it last
         listed = upload(np.array(tiles, dtype=np.int64), batch.positions.device) if tiles else None
         pages = attention.Pages(batch.block_table, batch.slots, batch.seq_lens)
         rotation = (turns.cos() * self._rule.stretch, turns.sin() * self._rule.stretch)
@@ -55,13 +56,13 @@ class PagedStep:
 
     def store(self, qkv: torch.Tensor, cache: LayerCache) -> torch.Tensor:
         """As the protocol says."""
-        return rotate_store(qkv, self.rotation, self.slot_mapping, cache.data)
+        return rotate_store(qkv, self.rotation, self.slot_mapping, cache.data, cache.scales)
 
     def attend(self, queries: torch.Tensor, cache: LayerCache) -> torch.Tensor:
         """As the protocol says."""
         out = torch.empty_like(queries)
         if self.single:
-            attention.decode(queries[: self.single], cache.data, self.pages, out, self.rule)
+            attention.decode(queries[: self.single], cache.data, self.pages, out, self.rule, cache.scales)
         if self.tiles is not None:
-            attention.prefill(queries, cache.data, self.pages, self.tiles, out, self.rule)
+            attention.prefill(queries, cache.data, self.pages, self.tiles, out, self.rule, cache.scales)
         return out.view(len(queries), -1)

@@ -43,10 +43,9 @@ def angles(
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate ``x [tokens, heads, head_dim]``; returns a new contiguous tensor."""
-    half = x.shape[-1] // 2
-    swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1)
-    return torch.addcmul(x * cos, swapped, sin)
+    """Rotate ``x [tokens, heads, head_dim]`` in place."""
+    swapped = x.roll(x.shape[-1] // 2, -1)
+    return x.mul_(cos).addcmul_(swapped, sin)
 
 
 def _llama3(plain: torch.Tensor, scaling: Llama3Rope) -> torch.Tensor:
