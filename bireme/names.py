@@ -53,6 +53,10 @@ class Annotation(Word):
     """Annotations on the InferenceDeployment: the verbs of the command line, acknowledged in status."""
 
     RESTART = "bireme.dev/restart", "A new value restarts the groups one by one and clears a spent restart budget."
+    RESUME = (
+        "bireme.dev/resume",
+        "A new value gives every group that is Failed a fresh restart budget, and a rollout that failed another try.",
+    )
     RELOAD_MODE = (
         "bireme.dev/reload-mode",
         "What becomes of running requests when only the checkpoint changes: finish (default) or restart.",
@@ -80,7 +84,7 @@ class GroupState(Word):
     RELOADING = "Reloading", "The group changes to another checkpoint in place."
     RECOVERING = "Recovering", "A part was lost; survivors keep their weights and wait for it."
     BACKING_OFF = "BackingOff", "The next start waits after repeated failures."
-    FAILED = "Failed", "The restart budget is spent; annotation `bireme.dev/restart` or a change of spec resumes it."
+    FAILED = "Failed", "The restart budget is spent; `bireme resume`, `bireme restart` or a change of spec resumes it."
 
 
 class Reason(Word):
@@ -100,6 +104,7 @@ class Reason(Word):
     STAGE_LOST = "StageLost", "A stage's supervisor or its connection ended."
     LEADER_LOST = "LeaderLost", "The leader's supervisor or its connection ended."
     NODE_LOST = "NodeLost", "A stage's node is dead: its peers hear nothing of it and its Lease stands still."
+    PREEMPTED = "Preempted", "The scheduler gave the place of a stage to a pod of higher priority."
     HUNG = "Hung", "Work was pending and no step finished within the limit."
     DEVICE_ERROR = "DeviceError", "A rank reported an error of its device or of a step."
     OUT_OF_MEMORY = "OutOfMemory", "A rank could not get memory; a smaller KV cache or more ranks would help."
@@ -253,6 +258,10 @@ class Metric(Word):
         "bireme_operator_recovery_seconds",
         "Histogram by `reason`: from the loss of a part until its group served again.",
     )
+    OPERATOR_DETECTION_SECONDS = (
+        "bireme_operator_detection_seconds",
+        "Histogram by `reason`: from the last sign of life of a lost part until somebody knew of the loss.",
+    )
 
 
 class Env(Word):
@@ -278,7 +287,7 @@ class Env(Word):
     MODEL_DTYPE = "BIREME_MODEL_DTYPE", "auto, float32, bfloat16 or float16."
     DEVICE = (
         "BIREME_DEVICE",
-        "auto (a GPU where there is one), cpu, cuda, or cuda:N: rank 0 takes the GPU N, the next one N + 1.",
+        "auto (a GPU where there is one), cpu, or cuda; with auto:N or cuda:N rank 0 takes GPU N, the next one N + 1.",
     )
     MAX_MODEL_LENGTH = "BIREME_MAX_MODEL_LENGTH", "Longest prompt plus output, tokens; 0 takes the model's own."
     MAX_RUNNING_REQUESTS = "BIREME_MAX_RUNNING_REQUESTS", "Requests with a slot at the same time."
@@ -317,6 +326,7 @@ class Env(Word):
     )
     ADAPTERS = "BIREME_ADAPTERS", "LoRA adapters: comma-separated name=directory; the name is used like a model's."
     MAX_ADAPTER_RANK = "BIREME_MAX_ADAPTER_RANK", "Highest rank of an adapter that is loaded; default 64."
+    NVTX = "BIREME_NVTX", "1 marks the parts of each step as NVTX ranges, for Nsight Systems; default 0."
     PARENT_PID = "BIREME_PARENT_PID", "Set by a parent for its child: the child ends when that parent is gone."
     CACHE_DIR = "BIREME_CACHE_DIR", "Where converted models are kept; default ~/.cache/bireme."
     RUN_DIR = (

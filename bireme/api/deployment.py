@@ -14,7 +14,7 @@ from bireme.api.engine import Engine, EngineType
 from bireme.api.local import unsupported_template
 from bireme.api.model import Model
 from bireme.api.parallelism import Parallelism
-from bireme.api.placement import Placement
+from bireme.api.placement import Placement, Scheduler
 from bireme.api.recovery import Recovery, RecoveryMode
 from bireme.api.rollout import Autoscaling, Disruption, Rollout
 from bireme.api.router import Router
@@ -81,11 +81,10 @@ class Spec(ApiModel):
         Rule(
             "!has(self.spares) || self.spares == 0 || ((!has(self.engine) || self.engine.type != 'Custom')"
             " && (!has(self.recovery) || self.recovery.mode == 'InPlace')"
-            " && (!has(self.placement) || (self.placement.scheduler == 'Auto' && self.placement.exclusive == 'None'"
-            " && !has(self.placement.queueName)"
-            " && (!has(self.placement.topology) || size(self.placement.topology) == 0))))",
+            " && (!has(self.placement) || (self.placement.scheduler in ['Auto', 'Gates']"
+            " && !has(self.placement.queueName))))",
             lambda self: self.spares == 0 or self._can_have_spares(),
-            "set spares to 0, or leave placement out and run the engine Bireme with recovery.mode InPlace",
+            "set spares to 0, or placement.scheduler to Gates, engine.type to Bireme and recovery.mode to InPlace",
             field="spares",
         ),
     )
@@ -111,7 +110,8 @@ class Spec(ApiModel):
     """What happens when a part of a group is lost."""
     spares: Annotated[int, Field(ge=0, le=100)] = 0
     """Standby stage pods. They hold a stage's devices with the checkpoint's files in memory, and take the place of a
-    stage that is lost: no scheduling, no image, no volume to wait for. Not with `placement`. Default 0."""
+    stage that is lost: no scheduling, no image, no volume to wait for. With `placement.topology` each stands by in the
+    domain of a group. Not with the schedulers Native and Kueue. Default 0."""
     autoscaling: Autoscaling | None = None
     """Bireme's own autoscaler, by queue and time to the first token. Default none."""
     disruption: Disruption = Field(default_factory=Disruption)
@@ -121,7 +121,8 @@ class Spec(ApiModel):
 
     def _can_have_spares(self) -> bool:
         ours = self.engine.type is EngineType.BIREME and self.recovery.mode is RecoveryMode.IN_PLACE
-        return ours and self.placement == Placement()
+        may = {Scheduler.AUTO, Scheduler.GATES}
+        return ours and self.placement.scheduler in may and self.placement.queue_name is None
 
 
 def _name_fits(self: "InferenceDeployment") -> bool:
@@ -230,6 +231,9 @@ def refused_locally(deployment: InferenceDeployment) -> list[str]:
     refusals += _about_the_router(deployment.spec)
     if deployment.spec.autoscaling is not None:
         refusals.append("spec.autoscaling: remove it; local groups share one machine, so more of them serve no more")
+    shards = deployment.spec.engine.shard_cache
+    if shards is not None and shards.claim_name is not None:
+        refusals.append("spec.engine.shardCache.claimName: a local process has no claims; write nodePath")
     if deployment.spec.model.source.persistent_volume_claim is None:
         return refusals
     instead = "set source.path and give the directory by `bireme up --mount`"

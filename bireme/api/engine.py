@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from bireme.api.base import ApiModel, Rule
-from bireme.api.types import ADAPTER_PATH, PERCENT, ModelName, Quantity, byte_count
+from bireme.api.base import ApiModel, Rule, exactly_one
+from bireme.api.types import ABSOLUTE_PATH, ADAPTER_PATH, PERCENT, ModelName, ObjectName, Quantity, byte_count
 
 
 class EngineType(StrEnum):
@@ -56,6 +56,26 @@ class KVCache(ApiModel):
         return None if self.bytes is None else byte_count(self.bytes)
 
 
+class ShardCache(ApiModel):
+    """Where ranks keep their part of the weights, laid out as they load it, for the next start."""
+
+    at: ClassVar[str] = "spec.engine.shardCache"
+    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("nodePath", "claimName"),)
+
+    node_path: Annotated[str, Field(max_length=1024, pattern=ABSOLUTE_PATH)] | None = None
+    """Directory on each node, made where it is missing; all groups may share it. User 65532 must be able to write
+    there. Set exactly one of nodePath and claimName. Example: `/var/cache/bireme`."""
+    claim_name: ObjectName | None = None
+    """PersistentVolumeClaim of the same namespace in place of a node's directory, where hostPath volumes are forbidden.
+    It must be ReadWriteMany when more than one pod writes. Clusters only; set exactly one of the two."""
+    size: Quantity | None = None
+    """Most bytes; the entries used longest ago go first. Default: no bound. Example: `200Gi`."""
+
+    def byte_count(self) -> int:
+        """Return ``size`` as an integer, 0 when there is no bound."""
+        return 0 if self.size is None else byte_count(self.size)
+
+
 AdapterPath = Annotated[str, Field(max_length=512, pattern=ADAPTER_PATH)]
 Argument = Annotated[str, Field(max_length=1024)]
 
@@ -70,6 +90,12 @@ class Engine(ApiModel):
             lambda self: self.type is EngineType.CUSTOM or not self.args,
             "set type to Custom to give args: Bireme's own engine takes the named fields",
             field="args",
+        ),
+        Rule(
+            "!has(self.shardCache) || self.type == 'Bireme'",
+            lambda self: self.shard_cache is None or self.type is EngineType.BIREME,
+            "set type to Bireme to have a shardCache: another engine keeps its own cache",
+            field="shardCache",
         ),
     )
 
@@ -93,5 +119,8 @@ class Engine(ApiModel):
     adapters: Annotated[dict[ModelName, AdapterPath], Field(max_length=16)] = Field(default_factory=dict)
     """LoRA adapters in PEFT's format: the name by which clients choose one, and its directory in the pod. Default none.
     """
+    shard_cache: ShardCache | None = None
+    """Keeps each rank's part of the weights on the node's own disk, so that the next start reads only that. Default
+    none."""
     args: Annotated[dict[str, Argument], Field(max_length=64)] = Field(default_factory=dict)
     """Further arguments for a Custom engine, name to value. Default none."""

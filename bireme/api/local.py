@@ -7,9 +7,17 @@ asks for something gets it or an answer.
 from typing import Any, Final
 
 from bireme.api.template import PodTemplate
+from bireme.names import Env
 
 WORKER_CONTAINER: Final = "worker"
 _RESERVED: Final = "BIREME_"
+_FREE: Final = (Env.SPARE_RANK, Env.NVTX)
+"""What a template may say to a stage although the name is Bireme's."""
+
+
+def is_reserved(variable: str) -> bool:
+    """Whether a template may not set this environment variable of a stage."""
+    return variable.startswith(_RESERVED) and variable not in _FREE
 
 
 def unsupported_template(template: PodTemplate) -> list[str]:
@@ -48,7 +56,7 @@ def _unsupported_variable(where: str, entry: Any) -> list[str]:
         return [f"{where}: write only name and value; valueFrom needs a cluster"]
     if not isinstance(entry.get("value", ""), str):
         return [f"{where}.value: write a string in quotes"]
-    if entry["name"].startswith(_RESERVED):
+    if is_reserved(entry["name"]):
         return [f"{where}: remove {entry['name']}; Bireme sets the variables that begin with {_RESERVED} itself"]
     return []
 

@@ -48,7 +48,8 @@ class GroupTimings(ApiModel):
     """How long the steps of the group's last start or recovery took; a step that did not happen is absent."""
 
     detect_milliseconds: Milliseconds | None = None
-    """From the loss to the leader's knowing of it."""
+    """From the last sign of life of what was lost until its leader, or the operator, knew of the loss. Of a node: until
+    two witnesses called it lost."""
     schedule_milliseconds: Milliseconds | None = None
     """Until every stage had a place to run."""
     start_milliseconds: Milliseconds | None = None
@@ -60,7 +61,7 @@ class GroupTimings(ApiModel):
     warm_milliseconds: Milliseconds | None = None
     """Until the first step had run."""
     total_milliseconds: Milliseconds | None = None
-    """From the cause to serving."""
+    """From the cause to serving: of a recovery from that last sign of life."""
 
 
 class GroupStatus(ApiModel):
@@ -119,6 +120,8 @@ class Status(ApiModel):
     """Checkpoint that all serving groups have, empty while they differ."""
     restart: Text = ""
     """Value of the annotation `bireme.dev/restart` that this status is about."""
+    resume: Text = ""
+    """Value of the annotation `bireme.dev/resume` that this status is about."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16), ListKeys("type")] = ()
     """All known conditions, set from the first visit on."""
     groups: Annotated[tuple[GroupStatus, ...], Field(max_length=MAX_GROUPS)] = ()

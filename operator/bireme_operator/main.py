@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -21,16 +22,23 @@ from bireme_operator.shell.election import LostLease
 from bireme_operator.shell.operator import run
 from bireme_operator.shell.probe import PortTaken
 from bireme_operator.shell.settings import Settings
+from bireme_operator.shell.signals import Watched
 from bireme_operator.shell.store import Key
 
 log = logging.getLogger("bireme_operator")
 
 _LONGEST_REST_S: Final = 1.0
+_YOUNG: Final = 20_000
+"""New objects between two looks for garbage; little of what an event makes refers to itself."""
 _ABOUT: Final = """\
 Keeps the groups of every InferenceDeployment alive on a Kubernetes cluster.
 
 Connects as its service account or, outside a cluster, as KUBECONFIG says. Several may run: whoever holds the Lease
 acts, the others are warm. exit codes: 0 stopped as asked, 64 bad configuration, 70 internal error, 75 Lease lost"""
+
+_SIGNALS: Final = """\
+What says that a node will not last, beside what is known: groups on it are had elsewhere. S: it goes in so many
+seconds. Each may be repeated."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     die_with_parent()
     settings = _read(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    _spare_the_collector()
     try:
         asyncio.run(_run(settings))
     except LostLease as error:
@@ -56,6 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.exception("the operator ends: this is a fault in it, please report it")
         return Exit.INTERNAL
     return Exit.DRAINED
+
+
+def _spare_the_collector() -> None:
+    """What is imported stays: to look through it for garbage again and again is a tenth of a second each time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, 20, 20)
 
 
 async def _run(settings: Settings) -> None:
@@ -109,6 +125,10 @@ def _read(arguments: Sequence[str]) -> Settings:
         parser.error(f"--master-key-file {key} holds {size} bytes, at least 32 are needed: head -c 32 /dev/urandom")
     if not options.namespace and not options.all_namespaces:
         parser.error("name what to look after: --namespace NAME, once or more, or --all-namespaces")
+    try:
+        watched = Watched.of(options.leave_taint, options.leave_condition)
+    except ValueError as error:
+        parser.error(f"--leave-taint or --leave-condition: {error}")
     return Settings(
         namespaces=() if options.all_namespaces else tuple(options.namespace),
         master_key_file=key,
@@ -120,6 +140,7 @@ def _read(arguments: Sequence[str]) -> Settings:
         lease_seconds=options.lease_seconds,
         probe_port=options.probe_port,
         workers=options.workers,
+        watched=watched,
     )
 
 
@@ -141,7 +162,15 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--workers", type=int, default=Settings.workers, metavar="N", help="deployments worked on at once (%(default)s)"
     )
+    _add_signals(parser.add_argument_group("nodes that are to be left", _SIGNALS))
     return parser
+
+
+def _add_signals(group: "argparse._ArgumentGroup") -> None:
+    key = "a taint of this key; whether the pods tolerate it or not"
+    group.add_argument("--leave-taint", action="append", default=[], metavar="KEY[:S]", help=key)
+    kind = "a condition of this type with this status (True)"
+    group.add_argument("--leave-condition", action="append", default=[], metavar="TYPE[=STATUS][:S]", help=kind)
 
 
 def _add_lease(group: "argparse._ArgumentGroup") -> None:

@@ -15,6 +15,7 @@ from bireme_operator.plan.fallback import gave_up
 from bireme_operator.plan.group import Group
 from bireme_operator.plan.judgement import Judgement, Outcome
 from bireme_operator.plan.memory import GroupMemory, Memory, Transition
+from bireme_operator.plan.rest import Rest
 from bireme_operator.plan.rollout import is_leaving
 
 TEXT_LIMIT = 1024
@@ -39,6 +40,7 @@ def describe(
     name_taken: str = "",
     canary: Judgement | None = None,
     conflicts: Mapping[int, str] | None = None,
+    rest: Rest | None = None,
 ) -> tuple[Status, dict[str, Transition]]:
     """Return the status and, to be remembered, since when each condition holds or does not.
 
@@ -73,9 +75,10 @@ def describe(
         update_revision=desired.revision,
         model_revision=_only([group.model_revision for group in serving]),
         restart=desired.restart[:TEXT_LIMIT],
+        resume=desired.resume[:TEXT_LIMIT],
         conditions=tuple(_condition(kind, judged[kind], held[kind].since, desired.generation) for kind in judged),
         groups=tuple(
-            _group(group, memory.groups[group.index], (conflicts or {}).get(group.index, "")) for group in groups
+            _group(group, memory.groups[group.index], (conflicts or {}).get(group.index, ""), rest) for group in groups
         ),
     )
     return status, held
@@ -95,7 +98,9 @@ def rfc3339(when: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(when))
 
 
-def _group(group: Group, memory: GroupMemory, conflict: str) -> GroupStatus:
+def _group(group: Group, memory: GroupMemory, conflict: str, rest: Rest | None) -> GroupStatus:
+    if rest is not None and (known := rest.said(group, conflict)) is not None:
+        return known
     pods, said = group.living, group.verdict
     reason, message = said.reason, said.message or (_leaving(group) if group.moving else "")
     if conflict and said.reason == Reason.NONE:
@@ -120,6 +125,7 @@ def _timings(memory: GroupMemory) -> GroupTimings:
     took = {step: round(seconds * 1000) for step, seconds in memory.timing.took.items()}
     whole = memory.total_s is not None and not memory.timing.step
     return GroupTimings(
+        detect_milliseconds=took.get("detect"),
         schedule_milliseconds=took.get("schedule"),
         start_milliseconds=took.get("start"),
         load_milliseconds=took.get("load"),
@@ -157,7 +163,7 @@ def _conditions(desired: Desired, groups: Sequence[Group]) -> dict[ConditionType
 
 
 def _placed(group: Group) -> bool:
-    return len(group.stages) == group.size and not any(pod.unplaced for pod in group.stages.values())
+    return len(group.stages) == group.size and not any(pod.unplaced or pod.gated for pod in group.stages.values())
 
 
 def _scheduled(groups: Sequence[Group], desired: Desired) -> _Judged:
@@ -175,8 +181,10 @@ def _scheduled(groups: Sequence[Group], desired: Desired) -> _Judged:
 
 
 def _leaving(group: Group) -> str:
-    nodes = sorted({pod.node for pod in group.stages.values() if pod.node_leaving})
-    return f"group {group.index} is to leave {', '.join(nodes)}"
+    leaving = [pod for pod in group.stages.values() if pod.node_leaving]
+    why = "; ".join(sorted({pod.leave.why for pod in leaving} - {""}))
+    nodes = ", ".join(sorted({pod.node for pod in leaving}))
+    return f"group {group.index} is to leave {nodes}" + (f" ({why})" if why else "")
 
 
 def _given_up(desired: Desired, memory: Memory, failed: str, stalled: _Judged) -> dict[ConditionType, _Judged]:

@@ -53,11 +53,15 @@ def fair(_: Asked) -> Fault | None:
 
 @dataclass
 class ApiProxy:
-    """Works from `__enter__` to `__exit__`. ``judge`` says which fault a request meets, ``seen`` which there were."""
+    """Works from `__enter__` to `__exit__`. ``judge`` says which fault a request meets, ``seen`` which there were.
+
+    ``lost`` has those that never reached the server, with what they would have written.
+    """
 
     plane: ControlPlane
     judge: Judge = fair
     seen: list[Asked] = field(default_factory=list)
+    lost: list[tuple[Asked, bytes]] = field(default_factory=list)
     url: str = ""
     _streams: set[asyncio.Event] = field(default_factory=set)
 
@@ -117,6 +121,7 @@ class ApiProxy:
         fault = self.judge(asked)
         self.seen.append(asked)
         if fault is not None and not fault.done:
+            self.lost.append((asked, await request.read()))
             return _failure(fault.status)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
         body = await request.read() or None

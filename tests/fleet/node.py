@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tests.controlplane.cluster import ControlPlane
-from tests.fleet.api import MERGE, NodeApi, Object
+from tests.fleet.api import MERGE, STRATEGIC, NodeApi, Object
 from tests.fleet.kubelet import LEASES, Health, Kubelet
 from tests.fleet.runtime import Runtime, Sandbox
 
@@ -156,6 +156,15 @@ class Node:
         """Remove every taint of that key."""
         taints = self.object()["spec"].get("taints", [])
         self._change({"spec": {"taints": [taint for taint in taints if taint["key"] != key]}})
+
+    def say(self, kind: str, status: str) -> None:
+        """Let a node problem detector report a condition of this type."""
+        condition = {"type": kind, "status": status, "reason": "Test", "message": "as the test has it"}
+        headers = {"content-type": STRATEGIC}
+        said = self._plane.api.patch(
+            f"{self.path}/status", json={"status": {"conditions": [condition]}}, headers=headers
+        )
+        said.raise_for_status()
 
     def set_gpus(self, count: int) -> None:
         """Change how many devices are healthy; the kubelet's allocatable says so."""

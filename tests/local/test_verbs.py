@@ -42,6 +42,22 @@ def test_a_restart_makes_every_group_anew_and_never_all_at_once(up: Up, capsys: 
     assert times(up, "GroupServing")[2] < times(up, "GroupDrained")[0], "a successor serves before the first group goes"
 
 
+def test_a_pause_leaves_everything_as_it_is_until_it_is_resumed(up: Up, capsys: pytest.CaptureFixture[str]) -> None:
+    before = up.pids()
+    assert main(["pause"]) == 0
+    assert up.content()["spec"]["paused"] is True
+    assert main(["pause"]) == 0
+    assert "demo is paused already" in capsys.readouterr().out
+    assert main(["why"]) == 0
+    assert "`bireme resume demo` goes on." in capsys.readouterr().out
+    assert main(["restart"]) == Exit.BAD_CONFIGURATION
+    assert main(["resume"]) == 0
+    content = up.content()
+    assert content["spec"]["paused"] is False
+    assert content["status"]["resume"] == content["metadata"]["annotations"]["bireme.dev/resume"] != ""
+    assert up.pids() == before
+
+
 def test_a_rollback_returns_to_the_checkpoint_before_without_a_new_process(
     up: Up, capsys: pytest.CaptureFixture[str]
 ) -> None:

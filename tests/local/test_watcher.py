@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from bireme.names import Port
-from bireme.wire.state import StateDocument
+from bireme.wire.state import StageState, StateDocument
 from bireme_operator.local.addresses import Addresses
 from bireme_operator.local.clock import steady_clock
 from bireme_operator.local.watcher import Leader, Watcher
@@ -148,3 +148,22 @@ async def test_a_busy_leader_does_not_wake_the_planner_at_every_step(speaker: Sp
     await speaker.say(running=1, draining=True, state="Draining")
     await listener.heard()
     assert listener.said().running == 1
+
+
+async def test_what_says_nothing_new_is_the_same_word_and_a_stage_that_falls_silent_is_another(
+    speaker: Speaker, listener: Listener
+) -> None:
+    def heard(last_heard_s: float) -> tuple[StageState, ...]:
+        return (StageState(1, 1, "boot", last_heard_s, ()),)
+
+    await speaker.say(running=1, stages=heard(0.1))
+    await listener.heard()
+    first = listener.watcher.views[0]
+    await speaker.say(running=2, stages=heard(0.3))
+    async with asyncio.timeout(20):
+        while listener.said().running == 1:
+            await asyncio.sleep(0.01)
+    assert listener.watcher.views[0].word is first.word
+    await speaker.say(running=2, stages=heard(2.5))
+    await listener.heard()
+    assert listener.watcher.views[0].word is not first.word

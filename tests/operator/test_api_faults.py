@@ -75,6 +75,31 @@ def is_ready(pod: dict[str, object]) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
+def status_is_lost(asked: Asked) -> Fault | None:
+    return Fault(503) if asked.writes and "/status" in asked.path else None
+
+
+def test_a_status_of_an_operator_that_lost_its_lease_comes_too_late_and_is_refused(
+    deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, proxy: ApiProxy, tmp_path: Path
+) -> None:
+    old = start_operator("old", kubeconfig=proxy.kubeconfig(tmp_path))
+    deployments.create(replicas=1, stages=1)
+    deployments.await_condition("Ready")
+    proxy.judge = status_is_lost
+    deployments.change(replicas=2)
+    eventually(lambda: proxy.lost)
+    old.kill()
+    deployments.free_lease()
+    start_operator("new")
+    deployments.await_condition("Ready")
+    late, body = proxy.lost[0]
+    headers = {"content-type": "application/apply-patch+yaml"}
+    answer = deployments.plane.api.patch(late.path, content=body, headers=headers)
+    assert answer.status_code == 409, answer.text
+    assert "the object has been modified" in answer.text
+    assert_nothing_was_made_twice(kubelet, pods=2)
+
+
 def assert_nothing_was_made_twice(kubelet: StageKubelet, pods: int) -> None:
     assert len(kubelet.started) == len(set(kubelet.started)) == pods
 

@@ -13,8 +13,8 @@ from tests.fleet.fixtures import PYTHON_IMAGE
 from tests.fleet.fleet import Fleet
 from tests.operator.conftest import StartOperator
 from tests.operator.deployments import Deployments, label
-from tests.operator.load import Load
 from tests.operator.test_fleet import router
+from tests.support.load import Load
 
 _ROOT = str(Path(__file__).parents[2])
 QUESTION = {"model": "demo", "messages": [{"role": "user", "content": "row"}], "max_tokens": 8}

@@ -96,6 +96,38 @@ def test_a_restart_makes_every_group_anew_within_the_limits(
     assert (code, "spec.paused is true" in complaint) == (Exit.BAD_CONFIGURATION, True)
 
 
+def test_what_has_failed_and_what_was_paused_is_resumed_and_nothing_else_is_touched(
+    deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, bireme: Run
+) -> None:
+    start_operator()
+    recovery = {"restartBudget": {"limit": 1, "windowSeconds": 3600}, "backoff": {"initialSeconds": 1, "maxSeconds": 1}}
+    deployments.create(replicas=2, stages=1, recovery=recovery)
+    deployments.await_condition("Ready")
+    before = deployments.uids()
+    kubelet.crash(deployments.living()[0, 0], 70, "bireme-worker: it broke", 1, waiting=True)
+    deployments.await_condition("Stalled")
+    code, said, _ = bireme("why", "demo")
+    assert (code, "`bireme resume demo` gives it a fresh restart budget." in said) == (1, True)
+    code, said, complaint = bireme("resume", "demo")
+    assert code == 0, said + complaint
+    body = deployments.get()
+    assert body["status"]["resume"] == body["metadata"]["annotations"]["bireme.dev/resume"]
+    assert deployments.incarnation(0, 0) == "2"
+    assert deployments.uids()[1, 0] == before[1, 0]
+
+    assert bireme("pause", "demo")[0] == 0
+    assert deployments.get()["spec"]["paused"] is True
+    assert "is paused already" in bireme("pause", "demo")[1]
+    now = deployments.uids()
+    deployments.change(replicas=3)
+    eventually(lambda: deployments.get()["status"]["observedGeneration"] == deployments.get()["metadata"]["generation"])
+    assert "`bireme resume demo` goes on." in bireme("why", "demo")[1]
+    assert deployments.uids() == now
+    assert bireme("resume", "demo")[0] == 0
+    assert deployments.get()["status"]["readyReplicas"] == 3
+    assert now.items() <= deployments.uids().items()
+
+
 def test_a_rollback_returns_to_what_was_wanted_before(
     deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, bireme: Run
 ) -> None:

@@ -11,9 +11,9 @@ from tests.fleet.fixtures import WORKER_IMAGE
 from tests.fleet.fleet import Fleet
 from tests.operator.conftest import StartOperator
 from tests.operator.deployments import Deployments
-from tests.operator.load import Load
 from tests.operator.test_fleet import APART, QUESTION, router, serve
 from tests.operator.test_node_death import spread
+from tests.support.load import Load
 
 
 def node_of_router(fleet: Fleet, namespace: str) -> str:

@@ -138,6 +138,8 @@ def test_t1_the_stage_of_a_dead_node_is_replaced_while_its_leader_keeps_its_weig
         eventually(lambda: deployments.incarnation(0, 1) == "2", within=20)
         deployments.await_condition("Ready")
         assert streaming.result(timeout=150) in {"stop", "length"}
+    timings = deployments.get()["status"]["groups"][0]["timings"]
+    assert 1_000 < timings["detectMilliseconds"] < timings["totalMilliseconds"], "two witnesses take their time"
     after = deployments.living()
     assert after[0, 0]["metadata"]["uid"] == before[0, 0]["metadata"]["uid"]
     assert loads(after[0, 0]) == leader_loads

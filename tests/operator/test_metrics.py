@@ -23,7 +23,7 @@ def metrics() -> OperatorMetrics:
 
 
 def group(state: GroupState, reason: Reason = Reason.NONE, took_ms: int | None = None, index: int = 0) -> GroupStatus:
-    timings = GroupTimings(total_milliseconds=took_ms)
+    timings = GroupTimings(total_milliseconds=took_ms, detect_milliseconds=took_ms and 500)
     return GroupStatus(index=index, state=state, reason=reason, since="2026-01-01T00:00:00Z", timings=timings)
 
 
@@ -63,6 +63,7 @@ def test_a_recovery_counts_once_it_is_over_under_the_reason_that_was_seen_first(
     told = lines(metrics)
     assert f'{Metric.OPERATOR_RECOVERIES}{{reason="RankLost"}} 1.0' in told
     assert f'{Metric.OPERATOR_RECOVERY_SECONDS}_sum{{reason="RankLost"}} 2.5' in told
+    assert f'{Metric.OPERATOR_DETECTION_SECONDS}_sum{{reason="RankLost"}} 0.5' in told
 
 
 def test_a_group_that_starts_for_the_first_time_or_is_drained_recovers_from_nothing(metrics: OperatorMetrics) -> None:

@@ -1,12 +1,20 @@
 """What the operator counts as free: what every pod of the cluster asks for, and what it has just given away itself."""
 
+import asyncio
 from typing import Any
 
+import pytest
+
+from bireme.names import Label
 from bireme_operator.kube.client import Kube
+from bireme_operator.kube.errors import Unavailable
 from bireme_operator.kube.resources import Resource
 from bireme_operator.plan.places import HOSTNAME, Needs
 from bireme_operator.plan.quantities import amounts
-from bireme_operator.shell.places import Places, needs_of, requests_of
+from bireme_operator.render.gang import GATE
+from bireme_operator.shell.places import Places, needs_of
+from bireme_operator.shell.requests import requests_of
+from bireme_operator.shell.store import Store
 
 GPU = "nvidia.com/gpu"
 
@@ -17,9 +25,14 @@ class Server(Kube):
     def __init__(self, nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> None:
         self.lists = {"nodes": nodes, "pods": pods}
         self.asked = 0
+        self.selectors: set[str] = set()
+        self.sick = False
 
     async def list(self, resource: Resource, namespace: str | None, selector: str = "") -> dict[str, Any]:
         self.asked += 1
+        self.selectors.add(selector)
+        if self.sick:
+            raise Unavailable("busy")
         return {"items": self.lists[resource.plural]}
 
 
@@ -70,6 +83,52 @@ async def test_what_was_given_away_is_held_until_it_shows_or_for_half_a_minute()
     assert await free(places) == {"a": 0}
     now = 40.0
     assert await free(places) == {"a": 4}
+
+
+def ours(uid: str, group: str, gpus: int, phase: str = "Running", **spec: Any) -> dict[str, Any]:
+    body = pod(uid, gpus, phase, **spec)
+    labels = {Label.STAGE.value: "0", Label.GROUP_INDEX.value: group, Label.INCARNATION.value: "1"}
+    owner = {"name": "demo", "uid": "owner", "controller": True}
+    meta = {"name": uid, "namespace": "n", "resourceVersion": "1", "labels": labels, "ownerReferences": [owner]}
+    return {**body, "metadata": {**body["metadata"], **meta}}
+
+
+async def test_our_own_pods_are_not_read_but_known_and_count_at_once() -> None:
+    unseen = ours("2", "0", 2, nodeName="a")
+    store, server = Store(lambda: 0.0), Server([node("a"), node("b")], [pod("1", 1, nodeName="a"), unseen])
+    now = 0.0
+    places = Places(server, lambda: now, store)
+    store.see_pod(ours("3", "1", 3, "Pending", nodeSelector={HOSTNAME: "b"}))
+    store.see_pod(ours("4", "2", 4, "Pending", nodeSelector={HOSTNAME: "b"}, schedulingGates=[{"name": GATE}]))
+    store.see_pod(ours("5", "3", 5, "Failed", nodeName="b"))
+    assert await free(places) == {"a": 5, "b": 5}
+    assert server.selectors == {""}, "the watch may not have shown all of them yet"
+    server.lists["pods"], now = [pod("1", 1, nodeName="a")], 3.0
+    assert await free(places) == {"a": 5, "b": 5}
+    assert server.selectors == {"", "!bireme.dev/stage"}
+    places.hold("6", "b", Needs(amounts({GPU: 4})))
+    assert await free(places) == {"a": 5, "b": 1}
+    store.see_pod(ours("6", "4", 4, "Pending", nodeSelector={HOSTNAME: "b"}))
+    assert await free(places) == {"a": 5, "b": 1}, "it shows, so it is not held any more"
+    assert server.asked == 4
+
+
+async def test_who_looks_often_is_not_kept_waiting_by_a_read_nor_ended_by_one_that_fails() -> None:
+    now = 0.0
+    server = Server([node("a")], [])
+    places = Places(server, lambda: now)
+    assert await free(places) == {"a": 8}
+    server.lists["pods"] = [pod("1", 1, nodeName="a")]
+    server.sick, now = True, 1.5
+    assert await free(places) == {"a": 8}
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert server.asked == 4
+    now = 2.5
+    with pytest.raises(Unavailable):
+        await places.look()
+    server.sick = False
+    assert await free(places) == {"a": 7}
 
 
 def test_a_pod_asks_for_all_its_containers_or_for_its_largest_init_container() -> None:

@@ -92,6 +92,13 @@ def test_a_pod_without_a_node_has_the_scheduler_s_words() -> None:
     assert (record.view.unplaced, record.view.message) == (True, "0/4 nodes")
 
 
+def test_a_pod_that_the_scheduler_has_not_come_to_since_it_was_let_go_is_not_refused() -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gates"}
+    record = record_of(pod(status={"phase": "Pending", "conditions": [condition]}))
+    assert record is not None
+    assert not record.view.unplaced
+
+
 def test_a_pod_of_somebody_else_is_no_stage() -> None:
     assert record_of(pod(ownerReferences=[])) is None
     assert record_of(pod(labels={"bireme.dev/stage": "x"})) is None

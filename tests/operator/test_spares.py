@@ -7,9 +7,12 @@ import pytest
 
 from bireme.names import Label
 from tests.controlplane.polling import eventually
+from tests.fleet.fleet import Fleet
+from tests.fleet.node import CLIQUE
 from tests.operator.conftest import StartOperator
 from tests.operator.deployments import Deployments, label
 from tests.operator.stage_kubelet import StageKubelet
+from tests.operator.test_gangs import NEAR, cliques, stages
 
 
 def uids(pods: list[dict[str, Any]]) -> set[str]:
@@ -58,3 +61,31 @@ def test_a_lost_stage_and_then_a_lost_leader_are_taken_over_by_spares(
     deployments.change(spares=0)
     eventually(lambda: not deployments.spares())
     assert len(kubelet.started) == len(set(kubelet.started)) == 7
+
+
+def test_where_groups_are_placed_whole_a_spare_stands_by_in_the_domain_of_each(
+    fleet: Fleet, deployments: Deployments, start_operator: StartOperator
+) -> None:
+    start_operator(cluster=True)
+    alone = NEAR | {"exclusive": "Domain"}
+    deployments.create(replicas=2, stages=2, spares=2, template=stages(4), placement=alone)
+    deployments.await_condition("Ready")
+
+    def standing_by() -> dict[str, str]:
+        """The clique of each spare that has a node, by uid."""
+        bound = [pod for pod in deployments.spares() if "nodeName" in pod["spec"]]
+        labels = {pod["metadata"]["uid"]: fleet.node(pod["spec"]["nodeName"]).object()["metadata"] for pod in bound}
+        return {uid: node["labels"][CLIQUE] for uid, node in labels.items()}
+
+    eventually(lambda: sorted(standing_by().values()) == ["clique-0", "clique-1"])
+    eventually(lambda: all(is_ready(pod) for pod in deployments.spares()))
+    spares, homes = standing_by(), cliques(fleet, deployments)
+    deployments.delete_pod(deployments.living()[0, 1])
+    eventually(lambda: deployments.uids().get((0, 1)) in spares)
+    deployments.await_condition("Ready")
+    assert {spares[deployments.uids()[0, 1]]} == homes[0], "it was the one in the group's own domain"
+    eventually(lambda: sorted(standing_by().values()) == ["clique-0", "clique-1"])
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", []))

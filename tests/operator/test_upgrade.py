@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from bireme.api.crd import COMMITTED
 from tests.controlplane.cluster import ControlPlane
@@ -64,6 +65,40 @@ def old(
         operator = start_operator("old")
     yield operator
     replace_crd(crd, _ROOT, takes_new=True)
+
+
+def without_resume(crd: dict[str, Any]) -> dict[str, Any]:
+    """Return a CRD whose status has no field `resume`."""
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["status"]["properties"]["resume"]
+    return crd
+
+
+def test_an_operator_that_is_newer_than_the_crd_serves_and_says_so(
+    crd: ControlPlane, deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, tmp_path: Path
+) -> None:
+    file = tmp_path / "older.yaml"
+    file.write_text(yaml.safe_dump(without_resume(yaml.safe_load((_ROOT / COMMITTED).read_text()))))
+    url = f"{deployments.url}/demo/status?fieldManager=probe&dryRun=All"
+    deployments.create(replicas=1, stages=1)
+    probe = {"apiVersion": "bireme.dev/v1alpha1", "kind": "InferenceDeployment", "metadata": {"name": "demo"}}
+
+    def takes_resume() -> bool:
+        headers = {"content-type": "application/apply-patch+yaml"}
+        return crd.api.patch(url, json=probe | {"status": {"resume": "x"}}, headers=headers).status_code == 200
+
+    try:
+        assert crd.kubectl("replace", "-f", str(file)).returncode == 0
+        eventually(lambda: not takes_resume())
+        operator = start_operator()
+        ready = deployments.await_condition("Ready")
+        assert "lacks status.resume: apply the one of this release" in ready["message"]
+        assert "kubectl apply -f crds/" in operator.log.read_text()
+        deployments.change(replicas=2)
+        deployments.await_condition("Ready")
+    finally:
+        assert crd.kubectl("replace", "-f", str(_ROOT / COMMITTED)).returncode == 0
+        eventually(takes_resume)
 
 
 def test_t12_an_upgrade_changes_no_pod_and_a_rollout_that_was_begun_goes_on(

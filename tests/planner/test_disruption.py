@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bireme.names import ConditionType, GroupState
-from bireme_operator.plan.observed import Phase
-from bireme_operator.plan.scale import NO_ROOM_S
+from bireme_operator.plan.actions import CreatePod
+from bireme_operator.plan.observed import Leave, Phase
+from bireme_operator.plan.scale import HURRY_S, NO_ROOM_S
 from tests.planner.test_cluster import cordon, groups_of
 from tests.planner.test_rollout import condition
 from tests.planner.world import World, wanted
@@ -137,3 +138,75 @@ def test_whatever_is_cordoned_no_more_groups_are_missing_than_the_budget_has(
                 world.pods[name] = replace(pod, phase=phase, unplaced=waits)
             assert world.step().status.ready_replicas >= max(3 - budget, 1)
             world.advance(4)
+
+
+def reclaim(world: World, group: int, notice_s: float) -> float:
+    """The nodes of a group are taken away; when."""
+    by = world.now + notice_s
+    for name, pod in world.pods.items():
+        if pod.group == group:
+            leave = Leave("taint example.com/reclaimed", by)
+            world.pods[name] = replace(pod, node=f"node-{group}", node_leaving=True, leave=leave)
+    return by
+
+
+def test_a_group_whose_node_goes_in_two_minutes_is_drained_as_soon_as_its_successor_serves() -> None:
+    world = settled(2, 1)
+    by = reclaim(world, 0, 120)
+    while 0 in groups_of(world):
+        assert world.step().status.ready_replicas >= 2
+        world.advance(1)
+    assert world.now < by - HURRY_S
+
+
+def test_without_a_successor_it_is_drained_before_its_node_goes_even_as_the_last_and_its_streams_go_on() -> None:
+    world = settled(1, 0)
+    world.requests[0] = 3
+    by = reclaim(world, 0, 60)
+    told = next(group.message for group in world.step().status.groups if group.index == 0)
+    assert told == "group 0 is to leave node-0 (taint example.com/reclaimed)"
+    assert pass_time(world, by - HURRY_S - 1 - world.now) == 1
+    assert not world.draining
+    pass_time(world, 2)
+    assert world.draining
+    (drained,) = [one for one in world.drained if one.group == 0]
+    assert 0 <= drained.deadline_s <= by - world.now, "what runs is handed over before the node goes"
+    pass_time(world, by - world.now)
+    assert 0 not in {pod.group for pod in world.pods.values() if pod.node_leaving}
+
+
+def test_groups_whose_nodes_go_are_all_built_elsewhere_at_once_whatever_the_budget() -> None:
+    world = settled(3, 1)
+    for group in range(3):
+        reclaim(world, group, 120)
+    world.step()
+    assert len(groups_of(world)) == 6
+
+
+def test_a_waiting_pod_is_made_anew_when_the_node_that_it_was_kept_off_is_open_again() -> None:
+    world = settled(2, 1)
+    cordon(world, 0)
+    world.step()
+    full(world)
+    (waiting,) = [pod for pod in world.pods.values() if pod.unplaced and pod.stage == 0]
+    quiet = [world.step().actions for _ in range(5)]
+    assert not any(quiet), "it waits, and nothing is done again and again"
+    for name, pod in world.pods.items():
+        world.pods[name] = replace(pod, stranded=pod.unplaced)
+    made = [action for action in world.step().actions if isinstance(action, CreatePod)]
+    assert {(one.group, one.incarnation) for one in made} == {(waiting.group, waiting.incarnation + 1)}
+    assert world.settle().status.restarts == 0
+
+
+@pytest.mark.parametrize(("words", "reason"), [("PreemptionByScheduler: for a pod", "Preempted"), ("", "StageLost")])
+def test_a_stage_that_had_to_give_way_is_called_so(words: str, reason: str) -> None:
+    world = settled(2, 1)
+    gone = world.pod(0, 1)
+    world.pods[gone.name] = replace(gone, deleting=True, disrupted=words)
+    world.step()
+    for name, pod in world.pods.items():
+        if (pod.group, pod.stage) == (0, 1) and name != gone.name:
+            world.pods[name] = replace(pod, phase=Phase.PENDING)
+    told = next(group for group in world.step().status.groups if group.index == 0)
+    assert told.reason == reason
+    assert (words in told.message) or not words

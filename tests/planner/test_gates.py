@@ -57,7 +57,7 @@ class Nodes:
                 continue
             world.apply(action)
             if isinstance(action, CreatePod):
-                gated = replace(world.pods[action.name], phase=Phase.PENDING, gated=True, unplaced=True)
+                gated = replace(world.pods[action.name], phase=Phase.PENDING, gated=True)
                 world.pods[action.name] = gated
         return result
 
@@ -66,6 +66,8 @@ class Nodes:
             if not pod.gated and not pod.node and self.free(pod.aim) >= 8:
                 running = {"phase": Phase.RUNNING, "node": pod.aim, "unplaced": False, "started_at": self.world.now}
                 self.world.pods[name] = replace(pod, **running)  # type: ignore[arg-type]
+            elif not pod.gated and not pod.node:
+                self.world.pods[name] = replace(pod, unplaced=True)
 
     def pods(self, group: int) -> list[PodView]:
         return [pod for pod in self.world.pods.values() if pod.group == group]
@@ -114,6 +116,34 @@ def test_a_place_that_was_taken_meanwhile_is_given_back_and_looked_for_anew() ->
         nodes.schedule()
     assert nodes.step().status.ready_replicas == 1
     assert nodes.world.memory.groups[0].restarts == 0, "nobody has died"
+
+
+def test_what_a_busy_scheduler_has_not_come_to_yet_is_waited_for() -> None:
+    nodes = Nodes(gated(1), {"a": 8, "b": 8})
+    nodes.step()
+    nodes.step()
+    nodes.world.advance(10 * STUCK_S)
+    assert not nodes.step().actions
+    nodes.schedule()
+    assert nodes.step().status.ready_replicas == 1
+
+
+def test_what_is_left_of_a_group_that_never_served_does_not_wait_with_devices() -> None:
+    nodes = Nodes(gated(2, stages=3), {"a": 8, "b": 16, "c": 16})
+    nodes.step()
+    nodes.step()
+    nodes.schedule()
+    nodes.world.vanish(nodes.world.pod(0, 0).name)
+    nodes.step()
+    nodes.schedule()
+    assert nodes.halves() == {0}, "the other group has got the place of the lost stage"
+    nodes.step()
+    nodes.world.advance(STUCK_S)
+    for _ in range(4):
+        nodes.step()
+        nodes.schedule()
+    assert nodes.halves() == set()
+    assert nodes.step().status.ready_replicas == 1
 
 
 def test_an_operator_that_sees_no_nodes_says_so() -> None:

@@ -226,6 +226,38 @@ def test_a_restart_clears_a_spent_budget() -> None:
     assert world.settle().status.groups[0].state is GroupState.SERVING
 
 
+def test_a_failed_group_is_resumed_and_no_other_is_touched() -> None:
+    world = settled(RolloutPolicy(0, 1), replicas=2)
+    other = world.pod(1, 0).name
+    world.desired = replace(world.desired, recovery=replace(world.desired.recovery, budget=0))
+    world.kill(world.pod(0, 1).name)
+    assert world.settle().status.groups[0].state is GroupState.FAILED
+    world.desired = replace(world.desired, resume="again")
+    status = world.settle().status
+    assert (status.groups[0].state, status.resume) == (GroupState.SERVING, "again")
+    assert world.pod(1, 0).name == other
+    world.kill(world.pod(0, 1).name)
+    assert world.settle().status.groups[0].state is GroupState.FAILED, "a fresh budget, not an endless one"
+
+
+def test_a_rollout_that_was_given_up_is_tried_once_more_when_it_is_resumed() -> None:
+    world = settled(RolloutPolicy(1, 0, deadline_s=60), replicas=2)
+    world.broken.add("bad")
+    world.change(revision="bad")
+    world.step()
+    world.advance(61)
+    world.step()
+    assert condition(world.settle().status, ConditionType.STALLED)[:2] == ("True", Reason.ROLLED_BACK)
+    world.broken.clear()
+    world.desired = replace(world.desired, resume="once more")
+    status = world.settle().status
+    assert set(map(min, revisions(world).values())) == {"bad"}
+    assert condition(status, ConditionType.STALLED)[0] == "False"
+    world.settle()
+    assert world.memory.progress is not None
+    assert not world.memory.progress.failed
+
+
 def test_the_last_outdated_group_leaves_for_good_when_another_has_its_place() -> None:
     world = settled(RolloutPolicy(1, 0), replicas=1)
     world.change(revision="rev2")

@@ -20,15 +20,16 @@ class Told(World):
         stages = tuple(StageState(n, 1, "b", 0.0, (_rank(phase),)) for n, phase in enumerate(phases))
         leader = document(self.pod(0, 0), state=state.value, stages=stages)
         view = LeaderView(self.pod(0, 0).name, leader, self.now)
-        return self._judge(Observed(tuple(self.pods.values()), {0: view}))
+        return self.tell(Observed(tuple(self.pods.values()), {0: view}))
 
     def unheard(self, seconds: float, phase: Phase = Phase.RUNNING, **changes: object) -> GroupTimings:
         """Let time pass, then look at a group whose leader says nothing and whose pods are in this phase."""
         self.now += seconds
         pods = [replace(pod, phase=phase, **changes) for pod in self.pods.values()]  # type: ignore[arg-type]
-        return self._judge(Observed(tuple(pods)))
+        return self.tell(Observed(tuple(pods)))
 
-    def _judge(self, observed: Observed) -> GroupTimings:
+    def tell(self, observed: Observed) -> GroupTimings:
+        """Look at this."""
         result = plan(self.desired, observed, self.memory, self.now)
         self.memory = result.memory
         return result.status.groups[0].timings
@@ -92,3 +93,41 @@ def test_while_it_goes_on_only_what_is_over_is_told_and_the_next_one_starts_anew
     world.look(60.0, "Serving", "Down")
     timings = world.look(0.3, "Serving", "Serving", state=GroupState.SERVING)
     assert _served(timings) == (None, 300, None, None, None, 300)
+
+
+def test_what_nobody_knew_at_first_counts_from_the_last_sign_of_life() -> None:
+    world = _serving()
+    world.now += 10
+    stages = (StageState(0, 1, "b", 0.0, (_rank("Idle"),)), StageState(1, 1, "b", 2.5, (_rank("Down"),)))
+    told = document(world.pod(0, 0), state="Recovering", reason="StageLost", stages=stages)
+    view = LeaderView(world.pod(0, 0).name, told, world.now - 0.25)
+    world.tell(Observed(tuple(world.pods.values()), {0: view}))
+    world.look(16.0, "Idle", "Loading")  # a node that is called lost, at last
+    timings = world.look(4.0, "Serving", "Serving", state=GroupState.SERVING)
+    assert timings.detect_milliseconds == 18_750, "2.75 s before the loss was seen, 16 until its cause was"
+    assert timings.load_milliseconds == 4_000
+    assert timings.total_milliseconds == 22_750
+
+
+def test_a_leader_is_missed_from_its_last_word_on() -> None:
+    world = _serving()
+    heard = LeaderView(world.pod(0, 0).name, document(world.pod(0, 0)), world.now, connected=False)
+    world.now += 0.75
+    world.tell(Observed(tuple(world.pods.values()), {0: heard}))
+    timings = world.look(2.0, "Serving", "Serving", state=GroupState.SERVING)
+    assert timings.detect_milliseconds == 750
+    assert timings.total_milliseconds == 2_750
+
+
+def test_a_hung_rank_was_missed_for_as_long_as_it_made_no_step() -> None:
+    world = _serving()
+    ranks = tuple(RankState(0, alive=True, pid=1, phase="Serving", step=9, step_age_s=s, loads=1) for s in (0.5, 8.25))
+    stages = (StageState(0, 1, "b", 0.0, ranks),)
+    told = document(world.pod(0, 0), state="Recovering", reason="Hung", stages=stages)
+    world.tell(Observed(tuple(world.pods.values()), {0: LeaderView(world.pod(0, 0).name, told, world.now)}))
+    timings = world.look(1.0, "Serving", "Serving", state=GroupState.SERVING)
+    assert timings.detect_milliseconds == 8_250
+
+
+def test_a_first_start_has_nothing_to_detect() -> None:
+    assert _serving().look(1.0, "Serving", "Serving", state=GroupState.SERVING).detect_milliseconds is None

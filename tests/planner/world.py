@@ -103,6 +103,7 @@ class World:
     created: list[CreatePod] = field(default_factory=list)
     deleted: list[DeletePod] = field(default_factory=list)
     reloads: list[ReloadGroup] = field(default_factory=list)
+    drained: list[DrainGroup] = field(default_factory=list)
     bad: set[str] = field(default_factory=set)
     failed: dict[int, ReloadState] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -220,6 +221,7 @@ class World:
                 self.deleted.append(action)
                 self.vanish(action.name)
             case DrainGroup():
+                self.drained.append(action)
                 self.draining.add(action.leader)
             case UndrainGroup():
                 self.draining.discard(action.leader)

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import yaml
 from kubernetes.aio import config
-from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client import Configuration
 
-from bireme_operator.kube.client import Kube
+from bireme_operator.kube.client import Kube, connection
 from bireme_operator.kube.errors import NoCluster
 from bireme_operator.kube.files import SERVICE_ACCOUNT, kubeconfigs
 
@@ -36,8 +36,8 @@ class Access:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Kube]:
         """Connect; nothing is asked yet."""
-        async with ApiClient(configuration=self.settings) as api:
-            yield Kube(api)
+        async with connection(self.settings) as kube:
+            yield kube
 
 
 async def find_access(kubeconfig: str = "", context: str = "") -> Access:

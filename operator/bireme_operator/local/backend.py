@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -23,6 +24,7 @@ from bireme.wire.requests import Limits
 from bireme.wire.routes import Route, Routes
 from bireme.wire.state import DrainRequest, LeaderRequest, ReloadRequest, UndrainRequest
 from bireme_operator.local.admin import post
+from bireme_operator.local.devices import own_device, visible_gpus
 from bireme_operator.local.kubelet import Kubelet, Pod
 from bireme_operator.local.mounts import Mounts
 from bireme_operator.local.rundir import RunDir
@@ -146,8 +148,11 @@ class LocalBackend:
 
     def _environment(self, made: CreatePod) -> Mapping[str, str]:
         token_file = self._rundir.write_token(made.group, self._token(made.group))
+        place = made.group * self._desired.stages + made.stage
+        asked = os.environ.get(Env.DEVICE, "auto")
         return {
             **made.environment,
+            **own_device(place, self._desired.tensor, asked, visible_gpus()),
             **worker_environment(self._deployment.spec.template),
             Env.MODEL_PATH: self._on_host(made.environment[Env.MODEL_PATH]),
             Env.TOKEN_FILE: str(token_file),

@@ -58,6 +58,20 @@ def with_restart(deployment: InferenceDeployment, value: str) -> InferenceDeploy
     return _written(content | {"metadata": content["metadata"] | {"annotations": annotations}}, content["spec"])
 
 
+def with_pause(deployment: InferenceDeployment) -> InferenceDeployment:
+    """Return the deployment with everything left as it is."""
+    content = deployment.to_dict()
+    return _written(content, content["spec"] | {"paused": True})
+
+
+def with_resume(deployment: InferenceDeployment, value: str) -> InferenceDeployment:
+    """Return the deployment with another value of the resume annotation, and not paused."""
+    content = deployment.to_dict()
+    annotations = {**content["metadata"].get("annotations", {}), Annotation.RESUME.value: value}
+    metadata = content["metadata"] | {"annotations": annotations}
+    return _written(content | {"metadata": metadata}, content["spec"] | {"paused": False})
+
+
 def with_spec(deployment: InferenceDeployment, other: InferenceDeployment) -> InferenceDeployment:
     """Return the deployment with what ``other`` wanted; its annotations are no part of that."""
     return _written(deployment.to_dict(), other.to_dict()["spec"])

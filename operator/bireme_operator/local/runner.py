@@ -17,10 +17,10 @@ from bireme_operator.local.clock import Clock
 from bireme_operator.local.errors import LocalError, NeverStarts, RouterFailed
 from bireme_operator.local.event_log import EventLog
 from bireme_operator.local.kubelet import Kubelet
-from bireme_operator.local.past import Past, with_checkpoint, with_restart, with_spec
+from bireme_operator.local.past import Past, with_checkpoint, with_pause, with_restart, with_resume, with_spec
 from bireme_operator.local.router import RouterKeeper, describe_router
 from bireme_operator.local.status_file import StatusFile
-from bireme_operator.local.wish import AnyWish, Restart, RollBack, Wish
+from bireme_operator.local.wish import AnyWish, Pause, Restart, Resume, RollBack, Wish
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.memory import Memory
 from bireme_operator.plan.naming import names_of
@@ -102,6 +102,10 @@ class Runner:
                 self._want(with_checkpoint(self.deployment.to_dict(), wish), wish.mode, anew=True)
             case Restart():
                 self._want(with_restart(self.deployment, wish.value))
+            case Pause():
+                self._want(with_pause(self.deployment))
+            case Resume():
+                self._want(with_resume(self.deployment, wish.value))
             case RollBack():
                 if earlier := self.past.get(wish.number):
                     self._want(with_spec(self.deployment, earlier))

@@ -16,6 +16,7 @@ from bireme.wire.errors import Garbled
 from bireme.wire.state import StateDocument, read_state
 from bireme_operator.local.clock import Clock
 from bireme_operator.plan.observed import SILENT_AFTER_S, WATCH_INTERVAL_S, LeaderView
+from bireme_operator.plan.suspects import UNHEARD_S
 
 log = logging.getLogger(__name__)
 
@@ -94,10 +95,12 @@ class Watcher:
 
     def _hear(self, leader: Leader, document: StateDocument) -> None:
         before, said = self.views.get(leader.group), _essence(document)
-        self.views[leader.group] = LeaderView(leader.pod, document, self._clock())
         known = self._said.get(leader)
-        if before is None or not before.connected or said != known:
-            self._said[leader] = said
+        news = said != known
+        if known is None or news:
+            known = self._said[leader] = said
+        self.views[leader.group] = LeaderView(leader.pod, document, self._clock(), word=known)
+        if before is None or not before.connected or news:
             self._changed()
 
     def _broke(self, leader: Leader) -> None:
@@ -113,5 +116,6 @@ def _essence(document: StateDocument) -> tuple[object, ...]:
     counted = requests if document.draining else requests > 0
     said = (document.state, document.reason, document.message, document.epoch)
     ranks = tuple((stage.stage, rank.rank, rank.pid, rank.phase) for stage in document.stages for rank in stage.ranks)
+    stages = tuple((stage.incarnation, stage.last_heard_s >= UNHEARD_S) for stage in document.stages)
     served = (document.model_revision, document.source, document.limits)
-    return (*said, *served, document.boot, document.draining, document.reload, counted, ranks)
+    return (*said, *served, document.boot, document.draining, document.reload, counted, ranks, stages)

@@ -36,7 +36,17 @@ class RollBack(msgspec.Struct, frozen=True, tag="rollback"):
     number: int
 
 
-AnyWish = Wish | Restart | RollBack
+class Pause(msgspec.Struct, frozen=True, tag="pause"):
+    """Leave everything as it is."""
+
+
+class Resume(msgspec.Struct, frozen=True, tag="resume"):
+    """Go on, and try again what has failed; ``value`` is that of the resume annotation."""
+
+    value: str
+
+
+AnyWish = Wish | Restart | RollBack | Pause | Resume
 
 _decoder: msgspec.json.Decoder[AnyWish] = msgspec.json.Decoder(AnyWish)
 

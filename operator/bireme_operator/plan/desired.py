@@ -88,7 +88,8 @@ class Desired:
 
     ``reload_mode`` says what becomes of running requests when only the checkpoint changes. ``stopping`` asks for the
     end of everything, gently: all groups are drained and nothing is made anew. ``restart`` is the value of the restart
-    annotation: groups made under another are made anew. ``history`` has the renderings of groups still to be changed.
+    annotation: groups made under another are made anew. ``resume`` is that of the resume annotation: what failed under
+    another is tried again. ``history`` has the renderings of groups still to be changed.
     ``unavailable_groups`` is `spec.disruption.maxUnavailableGroups`. ``replicas_owner`` is another autoscaler that
     writes `spec.replicas`, where there are two.
     """
@@ -108,6 +109,7 @@ class Desired:
     stopping: bool = False
     reload_mode: str = "finish"
     restart: str = ""
+    resume: str = ""
     rollout: RolloutPolicy = field(default_factory=RolloutPolicy)
     history: Mapping[str, Rendering] = field(default_factory=dict)
     custom: bool = False
@@ -154,6 +156,7 @@ class Desired:
             drain_timeout_s=rollout.drain_timeout_seconds,
             paused=spec.paused,
             restart=meta.annotations.get(Annotation.RESTART, ""),
+            resume=meta.annotations.get(Annotation.RESUME, ""),
             reload_mode=_reload_mode(meta.annotations.get(Annotation.RELOAD_MODE, "")),
             unavailable_groups=spec.disruption.max_unavailable_groups,
             spares=spec.spares,
@@ -167,6 +170,11 @@ class Desired:
     def source(self) -> str:
         """Where the checkpoint lies, as a stage sees it."""
         return self.rendering.source
+
+    @cached_property
+    def made_of(self) -> tuple[str, ...]:
+        """All that decides whether a group is what is wanted."""
+        return self.revision, self.restart, self.model_revision, self.source
 
     @cached_property
     def rendering(self) -> Rendering:

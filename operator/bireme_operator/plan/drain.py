@@ -21,6 +21,8 @@ def handover_times(group: Group, desired: Desired) -> tuple[float, float]:
     """Return when the group's running requests are handed over, and when its pods are ended regardless."""
     assert group.memory.draining is not None
     deadline = group.memory.draining.since + desired.drain_timeout_s
+    if group.leave_by:
+        deadline = min(deadline, group.leave_by - 2 * HANDOVER_S)
     return deadline, deadline + HANDOVER_S
 
 

@@ -20,7 +20,7 @@ _EVERY_GROUP: Final = 1 << 20
 def gave_up(desired: Desired, memory: Memory) -> Progress | None:
     """Return the failed rollout to what is wanted now, if there was something that served before it."""
     known = memory.progress
-    if known is None or not known.failed or known.key != desired.rendering.key:
+    if known is None or not known.failed or known.key != desired.rendering.key or known.resume != desired.resume:
         return None
     return known if memory.good and memory.good != known.key else None
 

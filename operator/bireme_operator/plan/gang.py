@@ -59,6 +59,8 @@ def _take_back(group: Group) -> Iterator[DeletePod]:
 
 
 def _why(pod: PodView) -> str:
+    if pod.stranded:
+        return "it waits, and was kept off a node that is open again"
     return f"node {pod.node} is lost" if pod.node_lost else f"stage {pod.stage} ended: {pod.message or pod.exit_code}"
 
 

@@ -4,7 +4,7 @@ Pods are made behind a scheduling gate. When a place for all of them is found, t
 group waits whole. There is no transaction over pods: what was let go and found no node after all is taken back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -12,12 +12,14 @@ from bireme.names import GroupState, Reason
 from bireme_operator.plan.actions import LiftGate
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.group import Group, Verdict
-from bireme_operator.plan.observed import Observed, PodView
+from bireme_operator.plan.observed import SPARE, Observed, PodView
 from bireme_operator.plan.places import HOSTNAME, NodeView, NoRoom, Search, find
 from bireme_operator.plan.quantities import total
 
 RETRY_S: Final = 5.0
 """Room comes without news: other pods end."""
+SPARE_RETRY_S: Final = 30.0
+"""A spare may wait longer: nobody waits for it."""
 STUCK_S: Final = 30.0
 """A stage that was let go and has no node for so long will have none: its place was taken."""
 _BLIND: Final = NoRoom(
@@ -40,14 +42,16 @@ def allot(groups: Sequence[Group], desired: Desired, observed: Observed) -> Allo
     lifts: list[LiftGate] = []
     judged: list[Group] = []
     for group in groups:
-        found = ground.place(group)
+        found = ground.place(group) if group.gated else []
         if isinstance(found, NoRoom):
             state = GroupState.RECOVERING if group.memory.served else GroupState.PENDING
             judged.append(replace(group, verdict=Verdict(state, Reason.NO_CAPACITY, found.message)))
-        else:
+            continue
+        if found:
             ground.give(group.index, found)
             lifts += found
-            judged.append(group)
+        judged.append(group)
+    lifts += ground.beside_groups([pod for pod in observed.spares if pod.gated and not pod.deleting])
     return Allotment(tuple(lifts), tuple(judged))
 
 
@@ -90,6 +94,35 @@ class _Ground:
             node = self.nodes[lift.node]
             self.nodes[lift.node] = replace(node, free=total([node.free, less]))
         self.given[index] = {lift.node for lift in lifts}
+
+    def beside_groups(self, spares: Sequence[PodView]) -> Iterator[LiftGate]:
+        """Give each spare a place in the domain of a group, first where the fewest stand by."""
+        nodes = (self.nodes.get(pod.node) for pod in self.observed.spares)
+        standing = [self._domain(node) for node in nodes if node is not None]
+        for spare in sorted(spares, key=lambda pod: pod.incarnation):
+            node = self._beside_a_group(standing)
+            if node is None:
+                return
+            lift = LiftGate(spare.name, SPARE, node, self.nodes[node].labels[HOSTNAME])
+            standing.append(self._domain(self.nodes[node]))
+            self.give(SPARE, [lift])
+            yield lift
+
+    def _beside_a_group(self, standing: Sequence[tuple[str, ...]]) -> str | None:
+        homes = {
+            group.index: [home for pod in group.stages.values() if (home := self._home(pod))] for group in self.groups
+        }
+        placed = [one for one in self.groups if homes[one.index] and not one.memory.draining and not one.moving]
+        placed.sort(key=lambda one: (standing.count(self._domain(homes[one.index][0])), one.index))
+        for group in placed:
+            beside = tuple(homes[group.index])
+            search = Search(1, self.observed.needs, self.desired.topology, beside, self._taken(group))
+            if not isinstance(found := find(search, list(self.nodes.values())), NoRoom):
+                return found[0]
+        return None
+
+    def _domain(self, node: NodeView) -> tuple[str, ...]:
+        return tuple(node.labels.get(key, "") for key in self.desired.topology.required)
 
     def _taken(self, group: Group) -> frozenset[str]:
         """The domains of the first required level in which another group has a stage."""

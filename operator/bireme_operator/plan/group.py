@@ -13,7 +13,7 @@ from bireme.names import GroupState, Reason
 from bireme.wire.state import StateDocument
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.memory import Failure, GroupMemory, Purpose, generation_key, updated
-from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView, as_it_is
+from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView, as_it_is, is_preemption
 from bireme_operator.plan.providers import Gang
 from bireme_operator.plan.recovery import making_of, wait_of
 
@@ -38,7 +38,7 @@ class Verdict:
     message: str = ""
     epoch: int = 0
 
-    @property
+    @cached_property
     def serving(self) -> bool:
         """Whether the group takes requests."""
         return self.state in {GroupState.SERVING, GroupState.RELOADING}
@@ -48,9 +48,9 @@ class Verdict:
 class Group:
     """``stages`` has the newest living pod of each stage; ``surplus`` are pods that should not be.
 
-    ``document`` is what the leader says, None when it may not be believed. ``size`` is how many stages it is to have.
-    ``unheard_s`` is for how long nobody has heard the leader of a group that served and whose stages all run: it may
-    well serve. None for all other groups.
+    ``document`` is what the leader says, None when it may not be believed; ``heard_at`` is when it said anything last,
+    0 for never. ``size`` is how many stages the group is to have. ``unheard_s`` is for how long nobody has heard the
+    leader of a group that served and whose stages all run: it may well serve. None for all other groups.
     """
 
     memory: GroupMemory
@@ -61,6 +61,7 @@ class Group:
     verdict: Verdict
     size: int
     unheard_s: float | None = None
+    heard_at: float = 0.0
 
     @property
     def index(self) -> int:
@@ -72,6 +73,11 @@ class Group:
         """Whether the group is to be had elsewhere, because one of its nodes is to be emptied."""
         return any(pod.node_leaving for pod in self.stages.values())
 
+    @cached_property
+    def leave_by(self) -> float:
+        """When the first of its nodes goes (Unix seconds), 0 where nobody has said so."""
+        return min((pod.leave.by for pod in self.stages.values() if pod.node_leaving and pod.leave.by), default=0.0)
+
     @property
     def in_doubt(self) -> bool:
         """Whether the group may serve although nobody hears it: an operator that has just begun hears none."""
@@ -82,12 +88,17 @@ class Group:
         """All pods that were not asked to go."""
         return [*self.stages.values(), *self.surplus]
 
+    @cached_property
+    def gated(self) -> bool:
+        """Whether a stage waits at its gate."""
+        return any(pod.gated for pod in self.stages.values())
+
     @property
     def running_requests(self) -> int:
         """Requests in the engine or its queue, as far as known."""
         return self.document.running + self.document.waiting if self.document else 0
 
-    @property
+    @cached_property
     def model_revision(self) -> str:
         """The checkpoint that the group serves, as far as known; that of its pods before it ever served."""
         if self.document is not None:
@@ -96,6 +107,18 @@ class Group:
 
     def outdated(self, desired: Desired) -> bool:
         """Whether the pods must be made anew: other rendering, restart, or a checkpoint that never came to serve."""
+        return self._compared(desired)[0]
+
+    def _compared(self, desired: Desired) -> tuple[bool, bool]:
+        """Whether it is outdated, and whether it is current. All policies ask, so the last answer is kept."""
+        known: tuple[object, tuple[bool, bool]] | None = self.__dict__.get("_answer")
+        if known is None or known[0] != desired.made_of:
+            outdated = self._is_outdated(desired)
+            answer = outdated, not outdated and self.model_revision == desired.model_revision
+            known = self.__dict__["_answer"] = (desired.made_of, answer)
+        return known[1]
+
+    def _is_outdated(self, desired: Desired) -> bool:
         if self.memory.revision != desired.revision or self.memory.restart != desired.restart:
             return True
         if any(pod.revision != desired.revision for pod in self.living):
@@ -110,7 +133,7 @@ class Group:
 
     def current(self, desired: Desired) -> bool:
         """Whether rendering and checkpoint are those that are wanted."""
-        return not self.outdated(desired) and self.model_revision == desired.model_revision
+        return self._compared(desired)[1]
 
 
 def look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) -> Group:
@@ -127,12 +150,13 @@ def look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) 
     stages = {stage: as_it_is(pod, leader) for stage, pod in stages.items()}
     memory = updated(memory, halfway_since=_halfway(memory, stages, desired, now))
     verdict = judge(memory, stages, leader, desired, now)
+    verdict = _if_preempted(verdict, [pod for pod in pods if pod.deleting])
     unheard_s = None if document else _unheard_s(memory, stages, leader, desired, now)
     if memory.index in observed.without_quota and not memory.draining and not memory.failure:
         verdict = Verdict(GroupState.PENDING, Reason.QUOTA, observed.without_quota[memory.index])
-    return Group(
-        memory, stages, surplus, [pod for pod in pods if pod.deleting], document, verdict, desired.stages, unheard_s
-    )
+    deleting = [pod for pod in pods if pod.deleting]
+    heard_at = leader.heard_at if leader else 0.0
+    return Group(memory, stages, surplus, deleting, document, verdict, desired.stages, unheard_s, heard_at)
 
 
 def _unheard_s(
@@ -145,8 +169,13 @@ def _unheard_s(
 
 
 def _halfway(memory: GroupMemory, stages: Mapping[int, PodView], desired: Desired, now: float) -> float | None:
-    """Since when a stage that was let to the scheduler has found no node."""
-    if desired.gang is not Gang.GATES or not any(pod.aim and not pod.node and not pod.gated for pod in stages.values()):
+    """Since when the scheduler refuses a stage that was let to it. One it has not come to yet is only slow.
+
+    Or since when a group that never served holds devices while one of its stages waits for a place.
+    """
+    refused = any(pod.aim and pod.unplaced and not pod.node and not pod.gated for pod in stages.values())
+    split = not memory.served and len({pod.gated for pod in stages.values() if pod.gated or pod.node}) > 1
+    if desired.gang is not Gang.GATES or not (refused or split):
         return None
     return now if memory.halfway_since is None else memory.halfway_since
 
@@ -239,6 +268,15 @@ def _incomplete(memory: GroupMemory, stages: Mapping[int, PodView], desired: Des
         return Verdict(GroupState.STARTING, Reason.PULLING, f"stage {listed} is being started")
     reason = Reason.LEADER_LOST if 0 in down else Reason.STAGE_LOST
     return Verdict(GroupState.RECOVERING, reason, f"stage {listed} is being started again; {memory.last_death}")
+
+
+def _if_preempted(verdict: Verdict, deleting: Sequence[PodView]) -> Verdict:
+    """Say so when a stage is lost because the scheduler gave its place to a pod of higher priority."""
+    taken = next((pod for pod in deleting if is_preemption(pod.disrupted)), None)
+    if taken is None or verdict.state is not GroupState.RECOVERING:
+        return verdict
+    message = f"stage {taken.stage} had to give way on node {taken.node}: {taken.disrupted}; {verdict.message}"
+    return replace(verdict, reason=Reason.PREEMPTED, message=message)
 
 
 def _as_the_pods_say(memory: GroupMemory, stages: Mapping[int, PodView]) -> Verdict:

@@ -142,7 +142,8 @@ class Progress:
     """How far the groups have come towards the rendering ``key``. ``since`` is when they last came nearer.
 
     ``idle`` while nothing is to be changed, ``failed`` has why the rollout was given up, ``failed_by`` in one word.
-    ``trial_since`` is when the canary came to serve, ``passed`` has the numbers with which it has passed.
+    ``trial_since`` is when the canary came to serve, ``passed`` has the numbers with which it has passed. ``resume`` is
+    the resume annotation under which it goes on.
     """
 
     key: str
@@ -153,6 +154,7 @@ class Progress:
     failed_by: Reason = Reason.PROGRESS_DEADLINE_EXCEEDED
     trial_since: float | None = None
     passed: str = ""
+    resume: str = ""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ def news(before: Memory, after: Memory, actions: Sequence[Action], verdicts: Map
     """Compare what was remembered with what is, and name what is made. ``verdicts`` have what is said of each group."""
     made = made_by_group(actions)
     for index, now in after.groups.items():
+        if before.groups.get(index) is now and index not in made:
+            continue
         yield from _of_group(before.groups.get(index), now, made.get(index, []), verdicts.get(index))
     for index in before.groups.keys() - after.groups.keys():
         yield News(Event.GROUP_DRAINED, index, "no request was left, the stages are gone")

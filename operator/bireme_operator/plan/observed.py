@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import Final
+from typing import Final, Self
 
 from bireme.wire.state import StateDocument
 from bireme_operator.plan.figures import Figures
@@ -31,6 +31,27 @@ class Phase(Enum):
     EXITED = "Exited"
 
 
+_PREEMPTED: Final = "PreemptionByScheduler"
+
+
+def is_preemption(disrupted: str) -> bool:
+    """Whether the scheduler took a pod's place for one of higher priority."""
+    return disrupted.startswith(_PREEMPTED)
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Why a pod is asked to leave, and by when (Unix seconds; 0: when it can)."""
+
+    why: str = ""
+    by: float = 0.0
+
+    @classmethod
+    def of(cls, why: str, since: float, notice_s: float) -> Self:
+        """Return what follows from a notice of so many seconds, 0 for none."""
+        return cls(why, since + notice_s if notice_s else 0.0)
+
+
 @dataclass(frozen=True)
 class PodView:
     """One stage pod. ``restarts`` counts starts in place after the first; ``exit_code`` is that of the last end.
@@ -42,7 +63,9 @@ class PodView:
     ``gated`` pod is not let to the scheduler yet; ``aim`` is the host name of the node that it was let go for.
     ``ready`` is the word of its readiness probe, which counts for engines that are not ours. ``spare`` is the number of
     a pod that stands by or did so before it became a stage; ``stands_by``: it was not told yet that it is one.
-    ``source`` is where its checkpoint lies, with which ``model_revision`` it was made.
+    ``source`` is where its checkpoint lies, with which ``model_revision`` it was made. ``leave`` says why a pod is
+    ``node_leaving`` and by when; ``disrupted`` why somebody ends it; a ``stranded`` pod waits for a node and was kept
+    off one that is open again.
     """
 
     name: str
@@ -69,6 +92,9 @@ class PodView:
     source: str = ""
     spare: int = 0
     stands_by: bool = False
+    leave: Leave = field(default_factory=Leave)
+    disrupted: str = ""
+    stranded: bool = False
 
     def has(self, model_revision: str, source: str) -> bool:
         """Whether it was made with this checkpoint; where nobody knows the source, the name tells."""
@@ -85,13 +111,15 @@ class PodView:
 class LeaderView:
     """What the leader pod ``pod`` said last on its `/watch`, at ``heard_at`` (Unix seconds).
 
-    ``connected`` is False from the moment the stream breaks: a broken stream is news, not silence.
+    ``connected`` is False from the moment the stream breaks: a broken stream is news, not silence. ``word`` is the same
+    object as before for as long as the leader says nothing that a plan depends on; None if nobody compares.
     """
 
     pod: str
     document: StateDocument
     heard_at: float
     connected: bool = True
+    word: object = None
 
     def fresh(self, now: float, since: float) -> bool:
         """Whether the document may be believed; what is older than ``since``, the last start of any stage, may not."""
@@ -107,7 +135,8 @@ class Observed:
     ``needs`` what a stage asks of one; they are read only when a pod waits at its gate, None where they can't be.
     ``figures`` is what the routers count, None while nobody judges by it. ``spares`` are the pods that stand by;
     ``no_more_spares`` says that the backend has no room for another one now. ``conflicts`` names a disruption budget
-    of somebody else that chooses a group's pods too, by group index.
+    of somebody else that chooses a group's pods too, by group index. ``labels`` are those of the nodes, by name, as far
+    as they are known.
     """
 
     pods: tuple[PodView, ...] = ()
@@ -120,6 +149,7 @@ class Observed:
     spares: tuple[PodView, ...] = ()
     no_more_spares: bool = False
     conflicts: Mapping[int, str] = field(default_factory=dict)
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @cached_property
     def by_group(self) -> Mapping[int, tuple[PodView, ...]]:
@@ -129,12 +159,21 @@ class Observed:
             groups.setdefault(pod.group, []).append(pod)
         return {index: tuple(pods) for index, pods in groups.items()}
 
-    def marked(self, lost: Collection[str], leaving: Collection[str]) -> "Observed":
-        """Return the same with the pods on lost nodes marked, and those whose names are among ``leaving``."""
+    def marked(
+        self, lost: Collection[str], leaving: Mapping[str, Leave], stranded: Collection[str] = frozenset()
+    ) -> "Observed":
+        """Return the same with the pods on lost nodes marked, and those whose names are among the others."""
 
         def mark(pod: PodView) -> PodView:
-            signs = pod.node in lost, pod.name in leaving
-            return replace(pod, node_lost=signs[0], node_leaving=signs[1]) if any(signs) else pod
+            if not (pod.node in lost or pod.name in leaving or pod.name in stranded):
+                return pod
+            return replace(
+                pod,
+                node_lost=pod.node in lost,
+                node_leaving=pod.name in leaving,
+                leave=leaving.get(pod.name, pod.leave),
+                stranded=pod.name in stranded,
+            )
 
         return replace(self, pods=tuple(map(mark, self.pods)), spares=tuple(map(mark, self.spares)))
 

@@ -6,6 +6,8 @@ from bireme.api.deployment import Spec
 
 CLAIM_MOUNT: Final = "/bireme/model"
 """Where a PersistentVolumeClaim with the checkpoint is mounted in a stage pod."""
+SHARDS_MOUNT: Final = "/bireme/shards"
+"""Where the shard cache is mounted."""
 
 
 def model_path(spec: Spec) -> str:

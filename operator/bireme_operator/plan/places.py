@@ -7,6 +7,7 @@ decides; what it refuses after all is taken back by `gates`.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final
 
 from bireme_operator.plan.quantities import Amounts, written
@@ -124,7 +125,7 @@ def _slots(node: NodeView, needs: Needs) -> int:
 def _spread(count: int, slots: Mapping[str, int]) -> list[str]:
     """Fill as few nodes as can be."""
     ranked = sorted(slots, key=lambda name: (-slots[name], name))
-    return [name for name in ranked for _ in range(slots[name])][:count]
+    return list(islice((name for name in ranked for _ in range(slots[name])), count))
 
 
 def _suits(node: NodeView, needs: Needs) -> bool:

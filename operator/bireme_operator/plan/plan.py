@@ -14,7 +14,7 @@ from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.drain import drain, handover_times
 from bireme_operator.plan.fallback import gave_up, remember_rollout, target
 from bireme_operator.plan.gang import clear, fence, repair
-from bireme_operator.plan.gates import RETRY_S, STUCK_S, allot
+from bireme_operator.plan.gates import RETRY_S, SPARE_RETRY_S, STUCK_S, allot
 from bireme_operator.plan.group import Group, look, remember_seen, remember_verdict
 from bireme_operator.plan.leader import introduce
 from bireme_operator.plan.memory import Draining, GroupMemory, Memory, Purpose, updated
@@ -25,8 +25,9 @@ from bireme_operator.plan.own import as_before, as_wanted, settled
 from bireme_operator.plan.recall import taken_back, undrain
 from bireme_operator.plan.recovery import charge, wait_of
 from bireme_operator.plan.reload import to_reload
+from bireme_operator.plan.rest import Rest
 from bireme_operator.plan.rollout import deadline, to_roll
-from bireme_operator.plan.scale import no_room_times, to_add, to_remove
+from bireme_operator.plan.scale import leave_times, to_add, to_remove
 from bireme_operator.plan.spares import become, with_spares
 from bireme_operator.plan.timing import remember_timing
 from bireme_operator.status import describe
@@ -46,22 +47,28 @@ class Plan:
     wake_at: float | None
 
 
-def plan(wish: Desired, observed: Observed, memory: Memory, now: float) -> Plan:
-    """Plan one pass. ``memory`` is what the previous pass left (kept in status)."""
+def plan(wish: Desired, observed: Observed, memory: Memory, now: float, rest: Rest | None = None) -> Plan:
+    """Plan one pass. ``memory`` is what the previous pass left (kept in status).
+
+    ``rest`` knows what the last pass of the same deployment thought: it saves time and changes nothing.
+    """
+    rest, before = rest or Rest(), memory.groups
     wish, name_taken = bound(wish, memory)
-    desired = target(wish, memory)
-    groups = [_look(known, desired, observed, now) for known in _charged(desired, observed, memory, now)]
+    desired = rest.begin(target(wish, memory))
+    groups = list(_seen(desired, observed, memory, now, rest))
     actions: list[Action] = []
+    steps: dict[int, list[Action]] | None = None
     if not desired.paused and not observed.refusal:
         groups = _decide(groups, desired, observed, memory, now)
         allotted = allot(groups, desired, observed)
         groups = list(allotted.groups)
-        actions = [action for group in groups for action in _steps(group, desired, now)]
+        steps = {group.index: list(_steps(group, desired, now)) for group in groups if not rest.holds(group)}
+        actions = [action for own in steps.values() for action in own]
         actions += [*allotted.lifts, *to_reload(groups, desired)]
         spared = with_spares(actions, groups, desired, observed, memory.spares)
         actions, memory = list(spared.actions), replace(memory, spares=spared.highest)
     judged = assess(held_back(wish, memory), memory, groups, observed.figures, now)
-    after = _remember(remember_rollout(memory, groups, wish, judged, now), groups, actions, now)
+    after = _remember(remember_rollout(memory, groups, wish, judged, now), groups, actions, now, rest)
     status, conditions = describe(
         wish,
         groups,
@@ -71,11 +78,16 @@ def plan(wish: Desired, observed: Observed, memory: Memory, now: float) -> Plan:
         name_taken=name_taken,
         canary=judged,
         conflicts=observed.conflicts,
+        rest=rest,
     )
+    dues = [*_deadlines(groups, desired, observed, now, rest), *_rollout_deadline(wish, after, now)]
+    if steps is not None:
+        idle = {index for index, own in steps.items() if not own and after.groups[index] is before.get(index)}
+        said = [(group, said) for group, said in zip(groups, status.groups, strict=True) if group.index in idle]
+        rest.settle(said, observed, lambda group: _own_times(group, desired, now), now)
+        rest.forget((steps.keys() - idle) | (before.keys() - after.groups.keys()))
     if target(wish, after) != desired:
         dues = [now]  # a rollout was given up just now, or its canary has passed
-    else:
-        dues = [*_deadlines(groups, desired, observed, now), *_rollout_deadline(wish, after, now)]
     return Plan(
         tuple(actions),
         status,
@@ -85,15 +97,24 @@ def plan(wish: Desired, observed: Observed, memory: Memory, now: float) -> Plan:
     )
 
 
-def _charged(desired: Desired, observed: Observed, memory: Memory, now: float) -> Iterator[GroupMemory]:
+def _seen(desired: Desired, observed: Observed, memory: Memory, now: float, rest: Rest) -> Iterator[Group]:
     """Every group that still exists, with its deaths counted."""
     for index in sorted(memory.groups.keys() | observed.by_group.keys()):
-        pods = observed.by_group.get(index, ())
-        known = memory.groups.get(index) or GroupMemory.new(index, now)
-        if pods or not known.draining:
-            yield settled(charge(known, pods, as_wanted(desired, known), now), pods, desired)
-        elif known.draining.purpose is Purpose.ROLL:
-            yield settled(known.rolled(now), pods, desired)
+        known = memory.groups.get(index)
+        found = rest.find(index, known, observed, now)
+        if found is None:
+            charged = _charged(known or GroupMemory.new(index, now), desired, observed, now)
+            found = None if charged is None else _look(charged, desired, observed, now)
+        if found is not None:
+            yield found
+
+
+def _charged(known: GroupMemory, desired: Desired, observed: Observed, now: float) -> GroupMemory | None:
+    """Return the memory of a group with its deaths counted, None if it was to go and is gone."""
+    pods = observed.by_group.get(known.index, ())
+    if pods or not known.draining:
+        return settled(charge(known, pods, as_wanted(desired, known), now), pods, desired)
+    return settled(known.rolled(now), pods, desired) if known.draining.purpose is Purpose.ROLL else None
 
 
 def _rollout_deadline(wish: Desired, memory: Memory, now: float) -> Iterator[float]:
@@ -148,11 +169,14 @@ def _steps(group: Group, wish: Desired, now: float) -> Iterator[Action]:
         yield from become(group, desired)
 
 
-def _remember(memory: Memory, groups: Sequence[Group], actions: Sequence[Action], now: float) -> Memory:
+def _remember(memory: Memory, groups: Sequence[Group], actions: Sequence[Action], now: float, rest: Rest) -> Memory:
     made = made_by_group(actions)
     ended = frozenset(action.name for action in actions if isinstance(action, DeletePod))
     kept = {}
     for group in groups:
+        if rest.holds(group):
+            kept[group.index] = group.memory
+            continue
         own = made.get(group.index, ())
         kept[group.index] = updated(
             remember_timing(group, remember_verdict(group, now), now),
@@ -180,25 +204,34 @@ def _floor(memory: Memory, groups: Sequence[Group]) -> int:
     return max([memory.floor, *(max([group.floor, *group.incarnations.values()]) for group in ended)])
 
 
-def _deadlines(groups: Sequence[Group], desired: Desired, observed: Observed, now: float) -> Iterator[float]:
+def _deadlines(
+    groups: Sequence[Group], desired: Desired, observed: Observed, now: float, rest: Rest
+) -> Iterator[float]:
     """The moments at which this look would be judged otherwise although nothing happened."""
-    yield from no_room_times(groups, now)
+    yield from leave_times(groups, now)
+    if any(pod.gated for pod in observed.spares):
+        yield now + SPARE_RETRY_S
     for group in groups:
         if group.document is not None:
             yield observed.leaders[group.index].heard_at + SILENT_AFTER_S
         elif group.index in observed.leaders:
             # What the leader said is older than the start of one of its stages; it says it again in an interval.
             yield now + WATCH_INTERVAL_S
-        if group.memory.halfway_since is not None:
-            yield max(group.memory.halfway_since + STUCK_S, now)
-        if any(pod.gated for pod in group.stages.values()):
-            yield now + RETRY_S
-        if group.in_doubt:
-            yield now + WATCH_INTERVAL_S
-        wait = wait_of(group.memory, desired.recovery, now)
-        if wait.until > now and not group.memory.failure:
-            yield wait.until
-        if group.memory.draining and not group.living and not group.deleting:
-            yield now
-        elif group.memory.draining:
-            yield from (end for end in handover_times(group, desired) if end > now)
+        yield from rest.times(group) if rest.holds(group) else _own_times(group, desired, now)
+
+
+def _own_times(group: Group, desired: Desired, now: float) -> Iterator[float]:
+    """Those that do not depend on its leader's word."""
+    if group.memory.halfway_since is not None:
+        yield max(group.memory.halfway_since + STUCK_S, now)
+    if group.gated:
+        yield now + RETRY_S
+    if group.in_doubt:
+        yield now + WATCH_INTERVAL_S
+    wait = wait_of(group.memory, desired.recovery, now)
+    if wait.until > now and not group.memory.failure:
+        yield wait.until
+    if group.memory.draining and not group.living and not group.deleting:
+        yield now
+    elif group.memory.draining:
+        yield from (end for end in handover_times(group, desired) if end > now)

@@ -75,9 +75,12 @@ def making_of(memory: GroupMemory, living: Sequence[PodView], desired: Desired) 
 
 
 def is_spent(pod: PodView) -> bool:
-    """Whether a pod must be made anew: its end was final, its node is dead, or it crashes again and again in place."""
+    """Whether a pod must be made anew: its end was final, its node is dead, or it crashes again and again in place.
+
+    One that waits for a node, and was kept off one that is open again, is made anew too: that can't be taken back.
+    """
     crash_loop = pod.phase is Phase.BACKING_OFF and pod.restarts >= CRASH_LOOP_RESTARTS
-    return pod.phase is Phase.EXITED or crash_loop or pod.node_lost
+    return pod.phase is Phase.EXITED or crash_loop or pod.node_lost or pod.stranded
 
 
 def charge(memory: GroupMemory, pods: Sequence[PodView], desired: Desired, now: float) -> GroupMemory:
@@ -118,6 +121,7 @@ def _forgive(memory: GroupMemory, desired: Desired) -> GroupMemory:
 def _key(reason: Reason, desired: Desired) -> str:
     """Name what must change before another try makes sense."""
     restart = f", restart {desired.restart}" if desired.restart else ""
+    restart += f", resume {desired.resume}" if desired.resume else ""
     if reason is Reason.BUDGET_EXHAUSTED:
         return f"{generation_key(desired.generation)}{restart}"
     return f"revision {desired.revision}, checkpoint {desired.model_revision} at {desired.source}{restart}"

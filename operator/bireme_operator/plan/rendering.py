@@ -15,7 +15,7 @@ from bireme.api.engine import EngineType, KVDType, Switch
 from bireme.api.model import Quantization
 from bireme.api.parallelism import ExpertSplit
 from bireme.names import Env
-from bireme_operator.plan.paths import model_path
+from bireme_operator.plan.paths import SHARDS_MOUNT, model_path
 from bireme_operator.plan.revision import pod_revision
 
 
@@ -80,7 +80,7 @@ def _shared_environment(spec: Spec, model_name: str, revision: str) -> dict[str,
 def _extras(spec: Spec) -> dict[str, str]:
     """What most deployments do without is left out, so that a new field rolls nobody's pods."""
     adapters = ",".join(f"{name}={path}" for name, path in spec.engine.adapters.items())
-    cache, quantization = spec.engine.kv_cache, spec.model.quantization
+    cache, quantization, shards = spec.engine.kv_cache, spec.model.quantization, spec.engine.shard_cache
     extras = {
         Env.SPECULATION: str(spec.engine.speculation or ""),
         Env.ADAPTERS: adapters,
@@ -88,5 +88,7 @@ def _extras(spec: Spec) -> dict[str, str]:
         Env.KV_DTYPE: "" if cache.dtype is KVDType.AUTO else cache.dtype.value,
         Env.SPREAD_EXPERTS: "1" if spec.parallelism.experts is ExpertSplit.SPREAD else "",
         Env.KV_FRACTION: (cache.fraction or "").removesuffix("%"),
+        Env.SHARD_CACHE: "" if shards is None else shards.node_path or SHARDS_MOUNT,
+        Env.SHARD_CACHE_BYTES: "" if shards is None or shards.size is None else str(shards.byte_count()),
     }
     return {name: value for name, value in extras.items() if value}

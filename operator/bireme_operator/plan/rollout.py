@@ -71,8 +71,10 @@ def track(known: Progress | None, groups: Sequence[Group], desired: Desired, now
     updated = sum(group.verdict.serving and group.current(desired) for group in staying)
     aim = desired.rollout.trial or max(desired.replicas - desired.rollout.partition, 0)
     idle = desired.paused or desired.stopping or updated >= aim or not staying
+    if known is not None and known.resume != desired.resume:
+        known = None if known.failed else replace(known, resume=desired.resume)
     if known is None or known.key != desired.rendering.key:
-        return Progress(desired.rendering.key, now, updated, idle)
+        return Progress(desired.rendering.key, now, updated, idle, resume=desired.resume)
     if idle:
         return replace(known, updated=updated, idle=True, failed="" if updated >= aim else known.failed)
     if known.idle or updated > known.updated:

@@ -15,6 +15,8 @@ from bireme_operator.plan.rollout import is_leaving, surge
 
 NO_ROOM_S: Final = 30.0
 """A successor that has found no place for so long is not waited for any longer, as far as `disruption` allows."""
+HURRY_S: Final = 12.0
+"""So long before its node goes a group is drained whether its successor serves or not: its streams go on elsewhere."""
 
 
 def wanted_count(groups: Sequence[Group], desired: Desired) -> int:
@@ -24,6 +26,7 @@ def wanted_count(groups: Sequence[Group], desired: Desired) -> int:
     """
     staying = [group for group in groups if not is_leaving(group)]
     moving = min(sum(group.moving for group in staying), max(desired.unavailable_groups, 1))
+    moving = max(moving, sum(group.moving and group.leave_by > 0 for group in staying))  # these go in any case
     return desired.replicas + max(moving, surge(staying, desired)) * (desired.replicas > 0)
 
 
@@ -45,7 +48,12 @@ def to_remove(groups: Sequence[Group], desired: Desired, now: float) -> list[int
     excess = len(staying) - wanted_count(groups, desired)
     if excess > 0:
         return [group.index for group in ranked[:excess]]
-    return _moved(ranked, desired) or _stopped(ranked, desired, now)
+    return _hurried(ranked, now) or _moved(ranked, desired) or _stopped(ranked, desired, now)
+
+
+def _hurried(ranked: Sequence[Group], now: float) -> list[int]:
+    """Return the groups whose nodes go in a moment, whatever the budget is: who stays is lost."""
+    return [group.index for group in ranked if group.moving and 0 < group.leave_by <= now + HURRY_S]
 
 
 def _moved(ranked: Sequence[Group], desired: Desired) -> list[int]:
@@ -80,8 +88,9 @@ def _is_pending(group: Group) -> bool:
     return is_new and group.verdict.state is group.memory.state is GroupState.PENDING
 
 
-def no_room_times(groups: Sequence[Group], now: float) -> Iterator[float]:
-    """Yield when a successor that waits for room will have waited long enough."""
+def leave_times(groups: Sequence[Group], now: float) -> Iterator[float]:
+    """Yield when a group that is to leave will have no more time, and when a successor has waited long enough."""
+    yield from (due for group in groups if group.leave_by and (due := group.leave_by - HURRY_S) > now)
     if any(group.moving for group in groups):
         yield from (until for group in groups if _is_pending(group) and (until := group.memory.since + NO_ROOM_S) > now)
 

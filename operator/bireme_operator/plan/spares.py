@@ -2,11 +2,11 @@
 
 A spare is nobody's pod until then: no budget, no route and no count knows it. It is made of what is wanted now, so a
 group of another revision gets a new pod instead. A group that never served and one that is made anew as a whole take
-none: spares are for what is lost.
+none: spares are for what is lost. Where stages must be near one another, a spare serves the groups of its own domain.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from bireme_operator.plan.actions import Action, AdoptSpare, Become, CreatePod, 
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.group import Group
 from bireme_operator.plan.observed import Observed, Phase, PodView
+from bireme_operator.plan.recovery import is_spent
 
 _HOPELESS: Final = (Exit.BAD_CONFIGURATION, Exit.BAD_CHECKPOINT)
 """The next one would end like this; the stages of the groups will say so too."""
@@ -36,7 +37,7 @@ def with_spares(
     highest = max([highest, *(pod.incarnation for pod in observed.spares)])
     living = [pod for pod in observed.spares if not pod.deleting]
     useful = [pod for pod in living if _is_useful(pod, desired)]
-    done = _taken_over(actions, groups, desired, useful)
+    done = _taken_over(actions, groups, desired, observed, useful)
     adopted = {action.name for action in done if isinstance(action, AdoptSpare)}
     left = [pod for pod in useful if pod.name not in adopted]
     wanted = 0 if desired.stopping or not desired.replicas else desired.spares
@@ -64,23 +65,47 @@ def become(group: Group, desired: Desired) -> Iterator[Become]:
 
 
 def _taken_over(
-    actions: Sequence[Action], groups: Sequence[Group], desired: Desired, useful: Sequence[PodView]
+    actions: Sequence[Action],
+    groups: Sequence[Group],
+    desired: Desired,
+    observed: Observed,
+    useful: Sequence[PodView],
 ) -> list[Action]:
-    ready = sorted((pod for pod in useful if _stands_by(pod)), key=lambda pod: -pod.incarnation)
-    served = {group.index for group in groups if group.memory.served and not desired.recovery.whole}
+    ready = sorted((pod for pod in useful if _stands_by(pod)), key=lambda pod: pod.incarnation)
+    served = {group.index: group for group in groups if group.memory.served and not desired.recovery.whole}
     done: list[Action] = []
     for action in actions:
-        if ready and isinstance(action, CreatePod) and action.group in served and action.revision == desired.revision:
-            place = action.group, action.stage, action.incarnation, action.model_revision
-            done.append(AdoptSpare((spare := ready.pop()).name, *place, spare.deaths))
-        else:
+        spare = None
+        if isinstance(action, CreatePod) and action.group in served and action.revision == desired.revision:
+            lost = served[action.group]
+            spare = next((pod for pod in ready if _is_beside(pod, lost, desired, observed)), None)
+        if spare is None or not isinstance(action, CreatePod):
             done.append(action)
+            continue
+        ready.remove(spare)
+        place = action.group, action.stage, action.incarnation, action.model_revision
+        done.append(AdoptSpare(spare.name, *place, spare.deaths))
     return done
+
+
+def _is_beside(spare: PodView, group: Group, desired: Desired, observed: Observed) -> bool:
+    """Whether a spare is in the domains that all stages of the group must share with those that are left of it."""
+    keys = desired.topology.required
+    if not keys:
+        return True
+    left = [pod for pod in group.stages.values() if pod.node and not is_spent(pod)]
+    homes = [_domain(observed.labels.get(pod.node, {}), keys) for pod in [spare, *left]]
+    return bool(left) and "" not in homes[0] and len(set(homes)) == 1
+
+
+def _domain(labels: Mapping[str, str], keys: Sequence[str]) -> tuple[str, ...]:
+    return tuple(labels.get(key, "") for key in keys)
 
 
 def _is_useful(pod: PodView, desired: Desired) -> bool:
     ended = pod.phase is Phase.EXITED and pod.exit_code not in _HOPELESS
-    return pod.revision == desired.revision and not ended and not pod.node_lost and not pod.node_leaving
+    gone = ended or pod.node_lost or pod.node_leaving or pod.stranded
+    return pod.revision == desired.revision and not gone
 
 
 def _stands_by(pod: PodView) -> bool:

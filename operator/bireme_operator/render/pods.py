@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from bireme.api.deployment import Spec
 from bireme.api.engine import EngineType
-from bireme.api.local import WORKER_CONTAINER
+from bireme.api.local import WORKER_CONTAINER, is_reserved
 from bireme.names import Env, Label, Port
 from bireme_operator.plan.actions import CreatePod
-from bireme_operator.plan.paths import CLAIM_MOUNT
+from bireme_operator.plan.paths import CLAIM_MOUNT, SHARDS_MOUNT
 from bireme_operator.plan.places import HOSTNAME
 from bireme_operator.render.errors import InvalidTemplate
 from bireme_operator.render.gang import gang_of_pod
@@ -37,7 +37,6 @@ _OURS: Final = (
     "terminationGracePeriodSeconds",
 )
 _LABEL_PREFIX: Final = "bireme.dev/"
-_ENV_PREFIX: Final = "BIREME_"
 
 
 def service_name(owner: Owner) -> str:
@@ -86,7 +85,7 @@ def refuse_what_is_ours(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> Non
 
 
 def _is_ours(entry: Mapping[str, Any]) -> bool:
-    return str(entry.get("name", "")).startswith(_ENV_PREFIX)
+    return is_reserved(str(entry.get("name", "")))
 
 
 def _labels(made: CreatePod) -> dict[str, str]:
@@ -170,6 +169,8 @@ def _environment(made: CreatePod, owner: Owner) -> list[Object]:
         Env.TOKEN_FILE: f"{TOKEN_DIR}/{TOKEN_FILE}",
         Env.STATE_DIR: STATE_DIR,
     }
+    if Env.SHARD_CACHE in values:  # a path of the node
+        values[Env.SHARD_CACHE] = SHARDS_MOUNT
     address = {"name": Env.POD_IP.value, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     return [address, *({"name": str(name), "value": value} for name, value in sorted(values.items()))]
 
@@ -199,7 +200,16 @@ def _volumes(made: CreatePod, spec: Spec, token_secret: str) -> list[Object]:
     if claim is not None:
         source = {"claimName": claim.claim_name, "readOnly": True}
         volumes.append({"name": "model", "persistentVolumeClaim": source})
-    return volumes
+    return volumes + _shards(spec)
+
+
+def _shards(spec: Spec) -> list[Object]:
+    cache = spec.engine.shard_cache
+    if cache is None:
+        return []
+    if cache.claim_name is not None:
+        return [{"name": "shards", "persistentVolumeClaim": {"claimName": cache.claim_name}}]
+    return [{"name": "shards", "hostPath": {"path": cache.node_path, "type": "DirectoryOrCreate"}}]
 
 
 def _mounts(spec: Spec) -> list[Object]:
@@ -211,4 +221,6 @@ def _mounts(spec: Spec) -> list[Object]:
     ]
     if spec.model.source.persistent_volume_claim is not None:
         mounts.append({"name": "model", "mountPath": CLAIM_MOUNT, "readOnly": True})
+    if spec.engine.shard_cache is not None:
+        mounts.append({"name": "shards", "mountPath": SHARDS_MOUNT})
     return mounts

@@ -72,7 +72,15 @@ def render_router(owner: Owner, spec: Spec, *, image: str, token_secret: str) ->
         "metadata": metadata(owner, router_name(owner), ROUTER),
         "spec": {
             "selector": _selector(owner),
-            "ports": [{"name": "http", "port": spec.router.port, "targetPort": "http", "protocol": "TCP"}],
+            # Monitors and meshes go by the name.
+            "ports": [
+                {
+                    "name": "https" if spec.router.tls else "http",
+                    "port": spec.router.port,
+                    "targetPort": "http",
+                    "protocol": "TCP",
+                }
+            ],
         },
     }
     made = _deployment(owner, spec, image, token_secret)

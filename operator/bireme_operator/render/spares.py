@@ -15,6 +15,7 @@ from bireme_operator.render.tokens import group_token
 
 STANDS_BY: Final = "spare"
 """Value of the stage label, role and component of a pod that is nobody's yet."""
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PLACE: Final = (Label.GROUP_INDEX.value, Label.INCARNATION.value)
 _IDENTITY: Final = (Env.GROUP_UID, Env.GROUP_INDEX, Env.STAGE, Env.INCARNATION, Env.LEADER_ADDRESS)
 
@@ -54,10 +55,25 @@ def render_spare(made: CreateSpare, owner: Owner, spec: Spec, *, image: str) -> 
     pod["metadata"]["labels"] = labels | {Label.SPARE.value: str(made.number)}
     for name in ("hostname", "subdomain"):
         pod["spec"].pop(name)
+    _fear_nobody(pod)
     worker = next(one for one in pod["spec"]["containers"] if one["name"] == WORKER_CONTAINER)
     worker["env"] = [one for one in worker["env"] if one["name"] not in _IDENTITY]
     worker["env"].append({"name": Env.STANDBY.value, "value": "1"})
     return pod
+
+
+def _fear_nobody(pod: Object) -> None:
+    """Take out what keeps a stage apart from its predecessor: a spare has none."""
+    affinity = pod["spec"].pop("affinity")
+    apart = dict(affinity["podAntiAffinity"])
+    apart[_REQUIRED] = [one for one in apart[_REQUIRED] if Label.GROUP_INDEX not in _labels_of(one)]
+    apart = {kind: terms for kind, terms in apart.items() if terms}
+    if kept := {kind: wishes for kind, wishes in {**affinity, "podAntiAffinity": apart}.items() if wishes}:
+        pod["spec"]["affinity"] = kept
+
+
+def _labels_of(term: Object) -> Object:
+    return (term.get("labelSelector") or {}).get("matchLabels") or {}
 
 
 def adoption(adopted: AdoptSpare) -> dict[str, str]:

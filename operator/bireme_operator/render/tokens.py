@@ -6,6 +6,7 @@ right to create Secrets is enough; when groups outgrow it a larger one is made, 
 
 import hashlib
 import hmac
+from functools import lru_cache
 from typing import Final
 
 from bireme_operator.render.owned import Object, Owner, metadata
@@ -13,6 +14,7 @@ from bireme_operator.render.owned import Object, Owner, metadata
 _SMALLEST: Final = 64
 
 
+@lru_cache(maxsize=4096)
 def group_token(master_key: bytes, group_uid: str) -> str:
     """Return the token of a group, hex."""
     return hmac.new(master_key, group_uid.encode(), hashlib.sha256).hexdigest()

@@ -17,10 +17,11 @@ from bireme.api.document import parse
 from bireme.api.engine import EngineType
 from bireme.api.errors import InvalidDeployment
 from bireme.api.rollout import OnCordon
+from bireme.api.status import Status
 from bireme.names import Event
 from bireme.wire.routes import Routes
 from bireme_operator.kube.client import Kube
-from bireme_operator.kube.errors import Refused
+from bireme_operator.kube.errors import KubeError, Refused
 from bireme_operator.local.watcher import Leader, Watcher
 from bireme_operator.plan.actions import (
     Action,
@@ -43,6 +44,7 @@ from bireme_operator.plan.own import as_wanted
 from bireme_operator.plan.places import Needs, NodeView
 from bireme_operator.plan.plan import Plan, plan
 from bireme_operator.plan.providers import Gang
+from bireme_operator.plan.rest import Rest
 from bireme_operator.plan.suspects import suspects
 from bireme_operator.render.errors import InvalidTemplate
 from bireme_operator.render.owned import Owner
@@ -62,7 +64,7 @@ from bireme_operator.shell.records import PodRecord
 from bireme_operator.shell.routers import Routers
 from bireme_operator.shell.routes import route_of
 from bireme_operator.shell.spares import Spares
-from bireme_operator.shell.status_writer import StatusWriter
+from bireme_operator.shell.status_writer import Found, StatusWriter
 from bireme_operator.shell.store import Store
 from bireme_operator.shell.verbs import Verbs
 from bireme_operator.status import describe_invalid
@@ -100,18 +102,20 @@ class Room:
 
 @dataclass
 class Case:
-    """See the module. ``changed`` asks for another visit."""
+    """See the module. ``changed`` asks for another visit, ``found`` is the object as ``memory`` was read from it."""
 
     tools: Tools
     owner: Owner
     memory: Memory
     changed: Callable[[], None]
+    found: Found = field(default_factory=Found)
     _tried: dict[str, str] = field(default_factory=dict)
     _understood: tuple[object, InferenceDeployment] | None = None
     _untold: tuple[News, ...] = ()
     _resync_at: float = float("-inf")
     _native: bool = False
     _swept: frozenset[tuple[int, int]] = frozenset()
+    _rest: Rest = field(default_factory=Rest)
 
     def __post_init__(self) -> None:
         """Set up the parts that live as long as the case."""
@@ -124,7 +128,7 @@ class Case:
         self.budgets = Budgets(tools.kube, owner, self.errands)
         self.history = History(tools.kube, owner)
         self.pods = PodWriter(tools.kube, tools.store, owner, tools.worker_image, self.history.spec_of, self.errands)
-        self.status = StatusWriter(tools.kube, owner, tools.clock, self.errands)
+        self.status = StatusWriter(tools.kube, owner, tools.clock, self.errands, self.found)
         self.spares = Spares(tools.kube, tools.store, owner, tools.worker_image, tools.clock)
         self.routers = Routers(tools.kube, owner, tools.session, tools.clock, self.changed)
         self.recorder = Recorder(tools.kube, owner, tools.identity, self.errands)
@@ -178,8 +182,7 @@ class Case:
             self.budgets.keep(self._sizes(desired), deployment.spec.template.metadata.get("labels") or {})
         await self._sweep()
         self.routers.count(trial_of(desired, self.memory), deployment.spec.router)
-        shares = weights(desired, self.memory, result.status)
-        routes = None if desired.custom else self._routes(deployment, desired, shares)
+        routes = None if desired.custom else self._routes(deployment, desired, result.status)
         routes_due = self.children.publish(routes, self.tools.clock())
         self._tell(result.news)
         status_due = self.status.offer(result.status, without_pods(self.memory, self.pods.unsure))
@@ -219,15 +222,31 @@ class Case:
         return {index: as_wanted(desired, group).stages if group.served else 0 for index, group in groups}
 
     async def _resync(self) -> None:
-        """Now and then trust nothing: read the pods live, apply the other objects again."""
-        if self.tools.clock() >= self._resync_at or self.pods.astonished:
+        """Now and then trust nothing: read the pods live, apply the other objects again.
+
+        What is seen at other times is no reason to wait for that, so it is read beside the visits then.
+        """
+        now = self.tools.clock()
+        if self.pods.astonished or self._resync_at < 0:
             self.pods.astonished = False
+            await self._read_all()
+        elif now < self._resync_at or "read" in self.errands:
+            return
+        else:
+            self.errands.begin("read", self._read_all())
+        self._resync_at = now + RESYNC_S
+        self.children.forget()
+        self.status.try_all_fields()
+        self._tried = {asked: refusal for asked, refusal in self._tried.items() if not refusal}
+
+    async def _read_all(self) -> None:
+        try:
             await self.pods.look()
-            self.children.forget()
             if self.tools.sees_nodes:
                 await self.budgets.look()
-            self._tried = {asked: refusal for asked, refusal in self._tried.items() if not refusal}
-            self._resync_at = self.tools.clock() + RESYNC_S
+        except KubeError:
+            self._resync_at = float("-inf")  # the next visit waits for it
+            raise
 
     async def _sweep(self) -> None:
         """Delete the PodGroups of groups that are gone."""
@@ -285,9 +304,10 @@ class Case:
             tuple(view for view in views if view.stage == SPARE),
             self.spares.refused,
             self.budgets.conflicts,
+            self.tools.store.labels,
         )
         now = self.tools.clock()
-        return plan(desired, self._judge_nodes(observed, deployment.spec, now), self.memory, now)
+        return plan(desired, self._judge_nodes(observed, deployment.spec, now), self.memory, now, self._rest)
 
     def _judge_nodes(self, observed: Observed, spec: Spec, now: float) -> Observed:
         """Have the nodes in doubt looked at; mark the pods of those that are lost or ask them to leave."""
@@ -296,8 +316,9 @@ class Case:
         self.tools.nodes.doubt(doubted, others, self.changed)
         lost = {node for node in doubted if self.tools.nodes.lost(node, spec.recovery.node_lost_after_seconds)}
         moves = spec.disruption.on_cordon is OnCordon.MOVE
-        leaving = self.tools.store.leaving(self.key, self.owner.uid) if moves else frozenset()
-        return observed.marked(lost, leaving) if lost or leaving else observed
+        leaving = self.tools.store.leaving(self.key, self.owner.uid) if moves else {}
+        stranded = self.tools.store.stranded(self.key, self.owner.uid)
+        return observed.marked(lost, leaving, stranded) if lost or leaving or stranded else observed
 
     def _apply(
         self, actions: Sequence[Action], deployment: InferenceDeployment, desired: Desired, needs: Needs
@@ -321,6 +342,8 @@ class Case:
                         self.verbs.call(pod, action, self._token(desired, pod))
         made = [action for action in actions if isinstance(action, CreatePod)]
         self.pods.create(made, deployment.spec, self.children.token_secret, self.tools.clock())
+        if made and desired.gang is Gang.GATES and self.tools.sees_nodes:
+            self.tools.places.expect()
 
     def _record(self, name: str) -> PodRecord | None:
         return self.tools.store.pod(self.key, self.owner.uid, name)
@@ -344,10 +367,10 @@ class Case:
     def _token(self, desired: Desired, record: PodRecord) -> str:
         return group_token(self.tools.master_key, desired.group_uid(record.view.group))
 
-    def _routes(self, deployment: InferenceDeployment, desired: Desired, shares: Mapping[str, int]) -> Routes:
+    def _routes(self, deployment: InferenceDeployment, desired: Desired, status: Status) -> Routes:
         names = (deployment.model_name, *deployment.spec.model.aliases, *deployment.spec.engine.adapters)
         routes = [route_of(record, desired) for record in self._leaders().values()]
-        return Routes(_ROUTES_VERSION, names, tuple(routes), dict(shares))
+        return Routes(_ROUTES_VERSION, names, tuple(routes), weights(desired, self.memory, status))
 
     def _tell_invalid(self, body: Mapping[str, Any], message: str) -> float | None:
         """The CRD lets nothing invalid in, unless it is of another release than the operator."""

@@ -21,13 +21,14 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from bireme.api.status import GroupStatus
+from bireme.api.status import GroupStatus, GroupTimings
 from bireme.names import GroupState, Metric
 from bireme_operator.kube.errors import KubeError
 from bireme_operator.shell.store import Key
 
 _VISIT_S: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _RECOVERY_S: Final = (0.5, 1.0, 2.0, 4.0, 7.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+_DETECTION_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 60.0)
 _DONE: Final = "done"
 _RETRIED: Final = "retried"
 _FAILED: Final = "failed"
@@ -51,6 +52,9 @@ class OperatorMetrics:
         self._recoveries = Counter(*_named(Metric.OPERATOR_RECOVERIES), ["reason"], registry=registry)
         self._recovery_seconds = Histogram(
             *_named(Metric.OPERATOR_RECOVERY_SECONDS), ["reason"], buckets=_RECOVERY_S, registry=registry
+        )
+        self._detection_seconds = Histogram(
+            *_named(Metric.OPERATOR_DETECTION_SECONDS), ["reason"], buckets=_DETECTION_S, registry=registry
         )
         self._states: dict[Key, Tally[str]] = {}
         self._lost: dict[Key, dict[int, str]] = {}
@@ -88,7 +92,7 @@ class OperatorMetrics:
         self._lost[key] = {group.index: lost.get(group.index, group.reason) for group in groups if group.state in _LOST}
         for group in groups:
             if group.index in lost and group.state is GroupState.SERVING:
-                self._recovered(lost[group.index], group.timings.total_milliseconds or 0)
+                self._recovered(lost[group.index], group.timings)
 
     def forget(self, key: Key) -> None:
         """A deployment is not looked after any more."""
@@ -99,9 +103,11 @@ class OperatorMetrics:
         """The exposition text."""
         return generate_latest(self._registry)
 
-    def _recovered(self, reason: str, took_ms: float) -> None:
+    def _recovered(self, reason: str, took: GroupTimings) -> None:
         self._recoveries.labels(reason).inc()
-        self._recovery_seconds.labels(reason).observe(took_ms / 1000)
+        self._recovery_seconds.labels(reason).observe((took.total_milliseconds or 0) / 1000)
+        if took.detect_milliseconds is not None:
+            self._detection_seconds.labels(reason).observe(took.detect_milliseconds / 1000)
 
 
 class _Gauges(Collector):

@@ -58,7 +58,7 @@ class _Operator:
         clock = steady_clock()
         candidate = Candidate(settings.lease_namespace, settings.lease_name, settings.identity, settings.lease_seconds)
         self._election = Election(kube, candidate, time.monotonic)
-        self._store = Store(clock)
+        self._store = Store(clock, settings.watched)
         self._queue: WorkQueue[Key] = WorkQueue(clock, random.random)
         self._nodes = Nodes(kube, clock)
         tools = Tools(
@@ -72,7 +72,7 @@ class _Operator:
             identity=settings.identity,
             nodes=self._nodes,
             sees_nodes=not settings.namespaces,
-            places=Places(kube, clock),
+            places=Places(kube, clock, self._store),
             metrics=self._metrics,
         )
         self._reconciler = Reconciler(tools, self._queue)

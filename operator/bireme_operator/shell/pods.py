@@ -20,6 +20,7 @@ from bireme_operator.kube.resources import PODS
 from bireme_operator.plan.actions import Action, AdoptSpare, CreatePod, DeletePod, LiftGate
 from bireme_operator.plan.observed import Phase, PodView
 from bireme_operator.plan.places import HOSTNAME, Needs
+from bireme_operator.render.avoid import avoiding
 from bireme_operator.render.gang import GATE
 from bireme_operator.render.owned import Owner
 from bireme_operator.render.pods import render_pod
@@ -59,7 +60,9 @@ class PodWriter:
     astonished: bool = False
     _quota_again_at: float = 0.0
     _making: dict[str, CreatePod] = field(default_factory=dict)
+    _coming: dict[str, PodView] = field(default_factory=dict)
     _aims: dict[str, str] = field(default_factory=dict)
+    _let_go: dict[str, tuple[PodView, PodView]] = field(default_factory=dict)
     _ending: dict[str, int] = field(default_factory=dict)
     _unmade: set[str] = field(default_factory=set)
     _new: asyncio.Semaphore = field(default_factory=_slots)
@@ -91,7 +94,7 @@ class PodWriter:
         if not self._making and not self._aims:
             return tuple(views)
         seen = [self._aimed(view) for view in views if view.name not in self._making]
-        return (*seen, *(_coming(made) for made in self._making.values()))
+        return (*seen, *self._coming.values())
 
     async def look(self, groups: Collection[int] | None = None) -> None:
         """Read the pods live, all of them or those of a few groups."""
@@ -100,8 +103,8 @@ class PodWriter:
             selector += f",{Label.GROUP_INDEX} in ({','.join(map(str, sorted(groups)))})"
         else:
             groups = None
-        found = await self.kube.list(PODS, self.owner.namespace, selector)
-        self.store.replace_pods(self.key, found["items"], int(found["metadata"]["resourceVersion"]), groups)
+        version, pods = await self.kube.walk(PODS, self.owner.namespace, selector)
+        self.store.replace_pods(self.key, pods, version, groups)
 
     def to_begin(self, actions: Iterable[Action]) -> list[Action]:
         """Return the actions but for the ends that are under way already."""
@@ -136,6 +139,7 @@ class PodWriter:
             if ("make", group) not in self.errands:
                 made = list(pods)
                 self._making |= {one.name: one for one in made}
+                self._coming |= {one.name: _coming(one) for one in made}
                 self.errands.begin(("make", group), self._make(made, spec, token_secret, now))
 
     def lift(self, lifted: LiftGate) -> bool:
@@ -149,7 +153,8 @@ class PodWriter:
 
     def needs(self, made: CreatePod, spec: Spec, token_secret: str) -> Needs:
         """Return what a stage asks of its node."""
-        return needs_of(self._manifest(made, spec, token_secret))
+        pod = self._manifest(made, spec, token_secret)
+        return needs_of(avoiding(pod, self.store.lures(pod["spec"]["tolerations"])))
 
     def end(self, ended: DeletePod) -> None:
         """Begin to delete a pod, if it is still the one that was seen."""
@@ -176,8 +181,14 @@ class PodWriter:
         return self.store.pod(self.key, self.owner.uid, name)
 
     def _aimed(self, view: PodView) -> PodView:
+        """Return the view of a pod that is being let go, the very same one for as long as it is seen the same."""
         aim = self._aims.get(view.name)
-        return view if aim is None else replace(view, gated=False, aim=aim)
+        if aim is None:
+            return view
+        known = self._let_go.get(view.name)
+        if known is None or known[0] is not view:
+            known = self._let_go[view.name] = view, replace(view, gated=False, aim=aim)
+        return known[1]
 
     async def _make(self, pods: Sequence[CreatePod], spec: Spec, token_secret: str, now: float) -> None:
         names = {made.name for made in pods}
@@ -191,7 +202,7 @@ class PodWriter:
         finally:
             self._unmade |= set() if made else names
             for name in names:
-                del self._making[name]
+                del self._making[name], self._coming[name]
 
     async def _make_group(self, pods: Sequence[CreatePod], spec: Spec, token_secret: str, now: float) -> bool:
         group = pods[0].group
@@ -199,7 +210,8 @@ class PodWriter:
         await self.pod_groups.create((made, self.spec_of(made.revision, spec)) for made in pods)
         for made in pods:
             try:
-                answers.append(await self.kube.create(self._manifest(made, spec, token_secret)))
+                pod = self._manifest(made, spec, token_secret)
+                answers.append(await self.kube.create(self._kept_off(pod)))
             except AlreadyExists:
                 log.info("pod %s/%s is there already", self.owner.namespace, made.name)
                 self.astonished = True
@@ -229,6 +241,7 @@ class PodWriter:
             return  # it is gone, or another pod has its name: the next look tells
         finally:
             del self._aims[lifted.pod]
+            self._let_go.pop(lifted.pod, None)
 
     async def _end(self, ended: DeletePod, uid: str) -> None:
         try:
@@ -244,6 +257,12 @@ class PodWriter:
             return  # it is gone, or another pod has its name
         if left.get("kind") == PODS.kind:
             self.store.see_pod(left)
+
+    def _kept_off(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """Keep a pod off nodes that ask it to leave; for one at our gate that is done when it gets its place."""
+        if pod["spec"].get("schedulingGates"):
+            return pod
+        return avoiding(pod, self.store.lures(pod["spec"]["tolerations"]))
 
     def _manifest(self, made: CreatePod, spec: Spec, token_secret: str) -> dict[str, Any]:
         spec = self.spec_of(made.revision, spec)

@@ -1,8 +1,6 @@
 """From a key of the queue to a visit of its case: opened at the first visit, closed when the object is gone."""
 
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 from bireme_operator.kube.errors import NotFound
 from bireme_operator.kube.resources import DEPLOYMENTS
@@ -10,6 +8,7 @@ from bireme_operator.queue import WorkQueue
 from bireme_operator.render.owned import Owner
 from bireme_operator.shell.case import Case, Tools
 from bireme_operator.shell.notes import read_memory
+from bireme_operator.shell.status_writer import Found, Overtaken
 from bireme_operator.shell.store import Key
 
 log = logging.getLogger(__name__)
@@ -38,7 +37,11 @@ class Reconciler:
             return None  # owner references end its objects
         if case is None:
             case = await self._open(key)
-        return None if case is None else await case.visit(body)
+        try:
+            return None if case is None else await case.visit(body)
+        except Overtaken:
+            await self._cases.pop(key).close()
+            raise
 
     async def close(self) -> None:
         """Close all cases."""
@@ -54,10 +57,7 @@ class Reconciler:
             return None
         self._tools.store.see_deployment(body)
         owner = Owner(name, namespace, body["metadata"]["uid"])
-        case = Case(self._tools, owner, read_memory(_remembered(body)), lambda: self._queue.add(key))
+        found = Found.of(body)
+        case = Case(self._tools, owner, read_memory(found.memory), lambda: self._queue.add(key), found)
         self._cases[key] = case
         return case
-
-
-def _remembered(body: Mapping[str, Any]) -> str:
-    return str((body.get("status") or {}).get("memory") or "")

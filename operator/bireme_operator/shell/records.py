@@ -4,24 +4,34 @@ What the kubelet says in its own words is translated here into the planner's pha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bireme.api.local import WORKER_CONTAINER
 from bireme.names import Env, Exit, Label
 from bireme_operator.plan.observed import SPARE, Phase, PodView
 from bireme_operator.plan.places import HOSTNAME
+from bireme_operator.plan.quantities import Amounts
+from bireme_operator.render.avoid import avoided_by
 from bireme_operator.render.gang import GATE
 from bireme_operator.render.spares import STANDS_BY
+from bireme_operator.shell.requests import requests_of
+from bireme_operator.shell.signals import Signal, disruption_of, of_pod
 
 FINAL_EXITS: Final = (Exit.DRAINED, Exit.BAD_CONFIGURATION, Exit.BAD_CHECKPOINT)
 """Ends after which the same start can't help, whatever `restartPolicy` makes the kubelet do."""
-_ENDED: Final = ("Failed", "Succeeded")
+ENDED: Final = ("Failed", "Succeeded")
+"""Phases of a pod that takes nothing of its node any more."""
+_GATED: Final = "SchedulingGated"
 
 
 @dataclass(frozen=True)
 class PodRecord:
-    """One stage pod at one version. ``start`` is the same for as long as its process is."""
+    """One stage pod at one version. ``start`` is the same for as long as its process is.
+
+    ``signal`` is what it says itself of its end, ``avoids`` are nodes that it was kept off when it was made. It
+    takes ``requests`` of its node until it has ``ended``.
+    """
 
     uid: str
     version: int
@@ -30,6 +40,10 @@ class PodRecord:
     owner_uid: str
     view: PodView
     tolerations: tuple[Mapping[str, Any], ...] = ()
+    signal: Signal | None = None
+    avoids: frozenset[str] = frozenset()
+    requests: Amounts = field(default_factory=dict)
+    ended: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -56,7 +70,19 @@ def record_of(pod: Mapping[str, Any]) -> PodRecord | None:
         return None
     version = int(meta["resourceVersion"])
     tolerations = tuple((pod.get("spec") or {}).get("tolerations") or ())
-    return PodRecord(meta["uid"], version, meta["namespace"], owner["name"], owner["uid"], view, tolerations)
+    return PodRecord(
+        meta["uid"],
+        version,
+        meta["namespace"],
+        owner["name"],
+        owner["uid"],
+        view,
+        tolerations,
+        None if view.deleting else of_pod(pod),
+        avoided_by(pod),
+        requests_of(pod.get("spec") or {}),
+        (pod.get("status") or {}).get("phase") in ENDED,
+    )
 
 
 def _view(pod: Mapping[str, Any]) -> PodView | None:
@@ -88,6 +114,7 @@ def _view(pod: Mapping[str, Any]) -> PodView | None:
         aim=((pod.get("spec") or {}).get("nodeSelector") or {}).get(HOSTNAME, ""),
         source=_source(pod),
         spare=int(labels.get(Label.SPARE, 0)),
+        disrupted=disruption_of(pod),
     )
 
 
@@ -120,7 +147,7 @@ def _process(status: Mapping[str, Any]) -> tuple[Phase, int | None, str]:
     last = state.get("terminated") or (worker.get("lastState") or {}).get("terminated") or {}
     code = last.get("exitCode")
     words = _last_words(last) or str(status.get("message") or status.get("reason") or "")
-    if status.get("phase") in _ENDED:
+    if status.get("phase") in ENDED:
         # Evicted pods and pods of a node that shut down end without a word about their containers.
         return Phase.EXITED, code, words
     if "running" in state:
@@ -154,8 +181,10 @@ def _last_words(terminated: Mapping[str, Any]) -> str:
 
 
 def _unplaced(status: Mapping[str, Any]) -> str | None:
-    """Return the scheduler's words when it finds no node."""
+    """Return the scheduler's words when it finds no node. What stands at a gate it was not asked about yet."""
     for condition in status.get("conditions") or ():
+        if condition.get("reason") == _GATED:
+            continue
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("message") or condition.get("reason") or "not scheduled")
     return None

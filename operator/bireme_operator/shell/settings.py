@@ -1,7 +1,9 @@
 """What the operator was told on its command line."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from bireme_operator.shell.signals import Watched
 
 
 @dataclass(frozen=True)
@@ -18,3 +20,4 @@ class Settings:
     lease_seconds: int = 15
     probe_port: int = 8080
     workers: int = 8
+    watched: Watched = field(default_factory=Watched)

@@ -10,6 +10,7 @@ from bireme_operator.kube.client import Kube
 from bireme_operator.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from bireme_operator.kube.resources import PODS
 from bireme_operator.plan.actions import Action, AdoptSpare, CreateSpare, EndSpare
+from bireme_operator.render.avoid import avoiding
 from bireme_operator.render.owned import Owner
 from bireme_operator.render.spares import adoption, render_spare
 from bireme_operator.shell.store import Store
@@ -69,7 +70,8 @@ class Spares:
 
     async def _create(self, made: CreateSpare, spec: Spec) -> None:
         try:
-            self.store.see_pod(await self.kube.create(render_spare(made, self.owner, spec, image=self.image)))
+            pod = render_spare(made, self.owner, spec, image=self.image)
+            self.store.see_pod(await self.kube.create(avoiding(pod, self.store.lures(pod["spec"]["tolerations"]))))
         except AlreadyExists:
             log.info("pod %s/%s is there already", self.owner.namespace, made.name)
         except KubeError as error:

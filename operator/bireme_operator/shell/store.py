@@ -5,32 +5,40 @@ a late event never undoes what is known, and a pod that we made is there before 
 call expectations, by uid: no pod is made twice and no end is overlooked because a cache is behind.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bireme_operator.plan.observed import Phase, PodView
+from bireme_operator.plan.observed import Leave, Phase, PodView
 from bireme_operator.shell.leaving import STAY, Signs, signs_of
 from bireme_operator.shell.records import PodRecord, record_of
+from bireme_operator.shell.signals import Watched
 
 Key = tuple[str, str]
 
 _REMEMBERED_GONE: Final = 4096
+_SETTLES_S: Final = 2.0
+"""Who marks a pod for its end deletes it at once; only a mark that stays asks for anything."""
 
 
 class Store:
-    """See the module. ``clock`` tells Unix seconds."""
+    """See the module. ``clock`` tells Unix seconds, ``watched`` which signals of nodes are read."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], watched: Watched | None = None) -> None:
         self._clock = clock
+        self._watched = watched or Watched()
         self._deployments: dict[Key, Mapping[str, Any]] = {}
         self._pods: dict[Key, dict[str, PodRecord]] = {}
         self._named: dict[tuple[Key, str], str] = {}
         self._views: dict[str, PodView] = {}
+        self._seen: dict[Key, tuple[str, tuple[PodView, ...]]] = {}
         self._gone: dict[str, None] = {}
         self._started: dict[str, dict[int, float]] = {}
         self._told: dict[str, dict[int, int]] = {}
         self._signs: dict[str, Signs] = {}
+        self._signed_at: dict[str, float] = {}
+        self._labels: dict[str, Mapping[str, str]] = {}
 
     def deployment(self, key: Key) -> Mapping[str, Any] | None:
         """Return the object as last seen."""
@@ -65,21 +73,50 @@ class Store:
         return None if before is not None and before.view == record.view else record.key
 
     def see_node(self, node: Mapping[str, Any], *, gone: bool = False) -> list[Key]:
-        """Take a node; the keys of the deployments on it if it asks other pods to leave than before."""
-        name, signs = node["metadata"]["name"], STAY if gone else signs_of(node)
+        """Take a node; the keys of the deployments that it concerns if it asks other pods to leave than before."""
+        name, signs = node["metadata"]["name"], STAY if gone else signs_of(node, self._watched)
+        self._labels[name] = {} if gone else node["metadata"].get("labels") or {}
         if signs == self._signs.get(name, STAY):
             return []
+        if name not in self._signs or signs.urgent != self._signs[name].urgent:
+            self._signed_at[name] = self._clock()
         self._signs[name] = signs
         if signs == STAY:
-            del self._signs[name]
-        return [key for key, pods in self._pods.items() if any(pod.view.node == name for pod in pods.values())]
+            del self._signs[name], self._signed_at[name]
+        return [key for key, pods in self._pods.items() if any(_concerned(pod, name) for pod in pods.values())]
 
-    def leaving(self, key: Key, owner_uid: str) -> frozenset[str]:
-        """Return the names of the pods that their nodes ask to leave."""
-        if not self._signs:
+    def leaving(self, key: Key, owner_uid: str) -> dict[str, Leave]:
+        """Return which pods are asked to leave, by name: by their nodes or by what they say themselves."""
+        found = ((record.view.name, self._leave(record)) for record in self.pods(key, owner_uid))
+        return {name: leave for name, leave in found if leave is not None}
+
+    @property
+    def labels(self) -> Mapping[str, Mapping[str, str]]:
+        """The labels of the nodes, by name."""
+        return self._labels
+
+    def stranded(self, key: Key, owner_uid: str) -> frozenset[str]:
+        """Return the names of the pods without a node that were kept off one which is open again."""
+        if not any(record.avoids and not record.view.node for record in self.pods(key, owner_uid)):
             return frozenset()
-        placed = [(record, self._signs.get(record.view.node, STAY)) for record in self.pods(key, owner_uid)]
-        return frozenset(record.view.name for record, signs in placed if signs.concern(record.tolerations))
+        waiting = (record for record in self.pods(key, owner_uid) if not record.view.node)
+        return frozenset(record.view.name for record in waiting if record.avoids - self._signs.keys())
+
+    def lures(self, tolerations: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+        """Return the nodes to which the scheduler would send such a pod, only to have it asked to leave."""
+        return frozenset(name for name, signs in self._signs.items() if signs.lure(tolerations))
+
+    def _leave(self, record: PodRecord) -> Leave | None:
+        signs, now = self._signs.get(record.view.node, STAY), self._clock()
+        if record.signal is not None:
+            since = self._signed_at.setdefault(record.uid, now)
+            if not record.signal.notice_s or now - since >= _SETTLES_S:
+                return Leave.of(record.signal.what, since, record.signal.notice_s)
+        else:
+            self._signed_at.pop(record.uid, None)
+        if not signs.concern(record.tolerations):
+            return None
+        return Leave.of(signs.urgent.what, self._signed_at[record.view.node], signs.urgent.notice_s)
 
     def replace_pods(
         self,
@@ -106,6 +143,10 @@ class Store:
         """Return the pods of this very deployment, not those of one that had its name before."""
         return [record for record in self._pods.get(key, {}).values() if record.owner_uid == owner_uid]
 
+    def everything(self) -> Iterator[PodRecord]:
+        """Return the stage pods of all deployments."""
+        return itertools.chain.from_iterable(pods.values() for pods in self._pods.values())
+
     def pod(self, key: Key, owner_uid: str, name: str) -> PodRecord | None:
         """Return the pod of this name."""
         record = self._pods.get(key, {}).get(self._named.get((key, name), ""))
@@ -113,13 +154,17 @@ class Store:
 
     def views(self, key: Key, owner_uid: str) -> tuple[PodView, ...]:
         """Return the pods as the planner looks at them."""
-        return tuple(map(self._view, self.pods(key, owner_uid)))
+        known = self._seen.get(key)
+        if known is None or known[0] != owner_uid:
+            known = self._seen[key] = owner_uid, tuple(map(self._view, self.pods(key, owner_uid)))
+        return known[1]
 
     def told(self, record: PodRecord, incarnation: int) -> None:
         """Note that this run of the pod knows the leader's incarnation."""
         uid, run = record.start
         self._told.setdefault(uid, {})[run] = incarnation
         self._views.pop(uid, None)
+        self._seen.pop(record.key, None)
 
     def _view(self, record: PodRecord) -> PodView:
         view = self._views.get(record.uid)
@@ -133,6 +178,7 @@ class Store:
         self._pods.setdefault(record.key, {})[record.uid] = record
         self._named[record.key, record.view.name] = record.uid
         self._views.pop(record.uid, None)
+        self._seen.pop(record.key, None)
         if record.view.phase is Phase.RUNNING or record.bound:
             # By our own clock: those of the nodes may differ, and documents are dated by ours.
             uid, run = record.start
@@ -140,14 +186,20 @@ class Store:
 
     def _forget(self, record: PodRecord) -> None:
         self._pods.get(record.key, {}).pop(record.uid, None)
+        self._seen.pop(record.key, None)
         named = record.key, record.view.name
         if self._named.get(named) == record.uid:
             del self._named[named]
-        for notes in (self._started, self._told, self._views):
+        for notes in (self._started, self._told, self._views, self._signed_at):
             notes.pop(record.uid, None)
         self._gone[record.uid] = None
         if len(self._gone) > _REMEMBERED_GONE:
             del self._gone[next(iter(self._gone))]
+
+
+def _concerned(record: PodRecord, node: str) -> bool:
+    """Whether a pod runs there, or waits and could have been kept off."""
+    return record.view.node == node or node in record.avoids
 
 
 def _older(body: Mapping[str, Any], known: Mapping[str, Any]) -> bool:

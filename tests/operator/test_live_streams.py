@@ -1,0 +1,138 @@
+"""A group goes while it streams: whoever sends it away, every stream ends whole, with the ids that the oracle draws."""
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import httpx
+import pytest
+
+from bireme.names import Metric, Port
+from tests.controlplane.polling import eventually
+from tests.faults import kinds
+from tests.faults.bench import Judge
+from tests.faults.tiny import MODEL, make_tiny
+from tests.fleet.fixtures import WORKER_IMAGE
+from tests.fleet.fleet import Fleet
+from tests.operator.conftest import StartOperator
+from tests.operator.deployments import Deployments
+from tests.operator.test_fleet import router
+
+STREAMS: Final = 2
+TOKENS: Final = 900
+
+Way = Callable[[Fleet, Deployments], None]
+
+
+def leader(deployments: Deployments) -> tuple[str, str]:
+    """Namespace and name of the pod of the group that is to go."""
+    return deployments.namespace, str(deployments.living()[0, 0]["metadata"]["name"])
+
+
+def is_evicted(fleet: Fleet, deployments: Deployments) -> None:
+    namespace, name = leader(deployments)
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+    fleet.plane.api.post(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", json=eviction).raise_for_status()
+
+
+def is_deleted(fleet: Fleet, deployments: Deployments) -> None:
+    namespace, name = leader(deployments)
+    deleted = fleet.plane.kubectl("delete", "pod", name, "-n", namespace, "--wait=false")
+    assert deleted.returncode == 0, deleted.stderr
+
+
+def is_scaled_down(_: Fleet, deployments: Deployments) -> None:
+    deployments.change(replicas=1)
+
+
+def is_rolled(_: Fleet, deployments: Deployments) -> None:
+    deployments.change(engine={"maxRunningRequests": 8})
+
+
+CASES: dict[Way, int] = {is_scaled_down: 0, is_rolled: 0, is_evicted: 0, is_deleted: 120}
+"""For how long what runs may end where it is: 0 hands it over at once, and after the last it has all come to its end."""
+
+
+def serve(deployments: Deployments, model: Path, drain_s: int) -> None:
+    worker = {
+        "name": "worker",
+        "image": WORKER_IMAGE,
+        "env": [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "BIREME_SPARE_RANK", "value": "0"}],
+        "resources": {"requests": {"cpu": "1"}},
+    }
+    deployments.create(
+        replicas=2,
+        stages=1,
+        model={"name": MODEL, "source": {"path": str(model)}, "revision": "one"},
+        engine={"maxModelLength": 2048, "kvCache": {"bytes": "64Mi"}},
+        template={"spec": {"containers": [worker]}},
+        rollout={"drainTimeoutSeconds": drain_s, "maxSurge": 0, "maxUnavailable": 1},
+    )
+    deployments.await_condition("Ready")
+
+
+def running(pod: dict[str, Any]) -> float:
+    """Requests that this leader works on."""
+    text = httpx.get(f"http://{pod['status']['podIP']}:{int(Port.ADMIN)}/metrics", trust_env=False).text
+    return sum(sample(text, Metric.REQUESTS_RUNNING))
+
+
+def resumed(url: str) -> float:
+    """Streams that the router has carried on elsewhere."""
+    return sum(sample(httpx.get(f"{url}/metrics", trust_env=False).text, Metric.ROUTER_RESUMES))
+
+
+def sample(page: str, name: str) -> list[float]:
+    lines = (line for line in page.splitlines() if line.startswith((f"{name} ", f"{name}{{")))
+    return [float(line.rsplit(" ", 1)[1]) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def tiny(smollm2_dir: Path) -> Iterator[Path]:
+    """A checkpoint beside the real one: what lies under /tmp is each pod's own there."""
+    with tempfile.TemporaryDirectory(dir=smollm2_dir.parent) as folder:
+        yield make_tiny(Path(folder) / MODEL)
+
+
+@pytest.fixture(scope="module")
+def judge(tiny: Path) -> Judge:
+    return Judge(tiny)
+
+
+@pytest.mark.system
+@pytest.mark.timeout(240, func_only=True)
+@pytest.mark.parametrize(("way", "drain_s"), CASES.items(), ids=lambda one: getattr(one, "__name__", f"{one} s"))
+async def test_a_stream_on_a_group_that_goes_ends_whole(
+    way: Way,
+    drain_s: int,
+    fleet: Fleet,
+    deployments: Deployments,
+    start_operator: StartOperator,
+    *,
+    tiny: Path,
+    judge: Judge,
+) -> None:
+    start_operator(worker_image=WORKER_IMAGE)
+    await asyncio.to_thread(serve, deployments, tiny, drain_s)
+    url = await asyncio.to_thread(router, fleet.plane, deployments.namespace)
+    before = deployments.uids()
+    dice = random.Random(7)
+    asks = [kinds.make("greedy", MODEL, dice, TOKENS) for _ in range(STREAMS)]
+    async with aiohttp.ClientSession() as session:
+        pods, streams = deployments.living().values(), []
+        for ask in asks:  # the second goes where the first is not
+            streams.append(asyncio.create_task(kinds.run(session, url, ask)))
+            await asyncio.to_thread(eventually, lambda: sum(map(running, pods)) >= len(streams))
+        assert all(map(running, pods)), "each group has one"
+        assert not any(stream.done() for stream in streams), [ask.error for ask in asks]
+        await asyncio.to_thread(way, fleet, deployments)
+        await asyncio.gather(*streams)
+    judge.check(asks)
+    if drain_s == 0:
+        assert resumed(url), "no stream was left on the group when it went: make them longer"
+    await asyncio.to_thread(eventually, lambda: deployments.uids() != before)
+    await asyncio.to_thread(deployments.await_condition, "Ready")
