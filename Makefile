@@ -6,7 +6,7 @@ ARGS   ?=
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-controlplane e2e lint format crds reference sbom images chart survive soak fuzz bench lock clean
+.PHONY: help setup demo test test-quick test-controlplane e2e lint format crds reference docs docs-test dashboards sbom images chart survive soak fuzz bench lock clean
 
 help:  ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,23 +31,23 @@ demo: setup  ## Serve SmolLM2 in two groups of two stages (ONCE=1: ask one quest
 	  $(if $(ONCE),--ask "What is the capital of France?")
 
 test: setup  ## Run all tests that need no cluster and no GPU
-	@$(BIN)/python -m pytest -m "not controlplane and not e2e" $(ARGS)
+	@$(BIN)/python -m pytest -m "not controlplane and not e2e and not docs" $(ARGS)
 
 test-quick: setup  ## Run the tests that need no model behind a router
-	@$(BIN)/python -m pytest -m "not system and not controlplane and not e2e" $(ARGS)
+	@$(BIN)/python -m pytest -m "not system and not controlplane and not e2e and not docs" $(ARGS)
 
 test-controlplane: setup  ## Run the tests on a real Kubernetes control plane (the first run compiles it: minutes)
 	@$(BIN)/python -m tests.controlplane.build
 	@$(BIN)/python -m tests.controlplane.build helm actionlint
 	@$(BIN)/python -m pytest -m controlplane $(ARGS)
 
-e2e: setup  ## Test on a cluster of five nodes that is made for it by kind (docs/kind.md; KEEP=1 keeps it)
-	@$(BIN)/python -m tests.e2e $(if $(KEEP),--keep) $(ARGS)
+e2e: setup  ## Test on a cluster of five nodes that is made for it by kind (docs/kind.md; KEEP=1 CASES="killed or drained" RECORD=1)
+	@$(if $(RECORD),BIREME_E2E_RECORD=1) $(BIN)/python -m tests.e2e $(if $(KEEP),--keep) $(if $(CASES),-k "$(CASES)") $(ARGS)
 
 lint: setup  ## Check style, types and import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy bireme operator/bireme_operator router/bireme_router worker/bireme_worker tests benchmarks charts images
+	@$(BIN)/mypy bireme operator/bireme_operator router/bireme_router worker/bireme_worker tests benchmarks charts docsite images
 	@$(BIN)/lint-imports
 
 format: setup  ## Format the code and fix what can be fixed
@@ -69,6 +69,18 @@ sbom: setup  ## List what the images are made of, as SPDX, in dist/ (TAG, IMAGES
 
 reference: setup  ## Write docs/reference.md from bireme/names.py
 	@$(BIN)/python -m bireme.reference
+	@$(BIN)/python -m docsite.metrics
+
+docs: reference  ## Build the site of docs/ into dist/site (without the network, warnings are errors)
+	@$(BIN)/python -m docsite.pictures
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "dist/site/index.html"
+
+docs-test: setup  ## Run every command that the pages mark, and the dashboards' queries in a real Prometheus
+	@$(BIN)/python -m pytest -m docs $(ARGS)
+
+dashboards: setup  ## Prometheus, and Grafana where it is installed, for what `make demo` runs (PORT=9090 GRAFANA_PORT=3000)
+	@$(BIN)/python -m charts.look $(if $(PORT),--port $(PORT)) $(if $(GRAFANA_PORT),--grafana-port $(GRAFANA_PORT))
 
 survive: setup  ## Kill parts under load twenty times over (REPEAT=20)
 	@BIREME_SOAK_REPEAT=$(or $(REPEAT),20) $(BIN)/python -m pytest tests/system/test_survival.py $(ARGS)
@@ -84,7 +96,7 @@ bench: setup  ## Run the benchmarks that need no GPU; each prints one JSON line 
 
 lock: setup  ## Resolve the newest allowed versions into requirements/lock.txt
 	@$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --all-extras \
-	  --group test --group lint requirements/pins.in pyproject.toml -o requirements/lock.txt
+	  --group test --group lint --group docs requirements/pins.in pyproject.toml -o requirements/lock.txt
 
 clean:  ## Remove .venv and caches of the checkout
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from bireme.api.deployment import Spec
+from bireme_operator.render.owned import Owner
+from bireme_operator.render.router import render_router
 from tests.chart.helm import CHART, CI_VALUES, Helm, Object, one
 
 CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
@@ -104,6 +107,42 @@ def test_an_alert_keeps_its_own_braces_and_gets_its_page(helm: Helm) -> None:
     assert alert["annotations"]["runbook_url"] == f"https://example.com/book/{alert['alert']}.md"
 
 
+MONITORED = ("--set", "metrics.serviceMonitor.enabled=true")
+
+
+@pytest.mark.parametrize("tls", [None, {"secretName": "pair"}])
+def test_the_monitor_finds_the_router_as_its_service_speaks(helm: Helm, tls: dict[str, str] | None) -> None:
+    source = {"path": "/m"}
+    spec = Spec.model_validate({"model": {"source": source, "revision": "1"}, "router": {"tls": tls} if tls else {}})
+    service = one(render_router(Owner("demo", "team", "uid"), spec, image="i", token_secret="s"), "Service")
+    names = {port["name"] for port in service["spec"]["ports"]}
+    endpoints = one(helm.render(*MONITORED), "ServiceMonitor")["spec"]["endpoints"]
+    (endpoint,) = (endpoint for endpoint in endpoints if endpoint["port"] in names)
+    assert endpoint.get("scheme", "http") == ("https" if tls else "http")
+
+
+def test_a_certificate_is_checked_by_what_the_values_name(helm: Helm) -> None:
+    def read(*words: str) -> Object:
+        (endpoint,) = (
+            endpoint
+            for endpoint in one(helm.render(*MONITORED, *words), "ServiceMonitor")["spec"]["endpoints"]
+            if endpoint["port"] == "https"
+        )
+        config: Object = endpoint["tlsConfig"]
+        return config
+
+    assert read() == {"insecureSkipVerify": True}
+    named = read("--set", "metrics.serviceMonitor.tlsConfig.serverName=chat.example.com")
+    assert named == {"serverName": "chat.example.com"}
+
+
+def test_signs_of_nodes_that_will_not_last_reach_the_operator(helm: Helm) -> None:
+    words = ["operator.leaveTaints={example.com/reclaim:30}", "operator.leaveConditions={LinkUp=False}"]
+    operator = one(helm.render(*[word for one in words for word in ("--set", one)]), "Deployment")
+    said = operator["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert {"--leave-taint=example.com/reclaim:30", "--leave-condition=LinkUp=False"} <= set(said)
+
+
 def test_the_notes_tell_three_commands(helm: Helm) -> None:
     said = helm.succeed("install", "bireme", CHART, "--namespace", "team", "--dry-run=client")
     notes = said.partition("NOTES:")[2]
@@ -125,6 +164,7 @@ WRONG = {
     "metrics.podMonitor.interval=soon": ["metrics/podMonitor/interval", "does not match pattern"],
     "metrics.rules.runbookUrl=books": ["metrics/rules/runbookUrl", "does not match pattern"],
     "operator.extraArgs={workers=3}": ["operator/extraArgs/0", "does not match pattern"],
+    "operator.leaveConditions={LinkUp=no}": ["operator/leaveConditions/0", "does not match pattern"],
     "scope.namespaces={team}": ["scope.namespaces is only read with scope.mode: Namespaces"],
     "serviceAccount.create=false": ["name the service account in serviceAccount.name"],
 }

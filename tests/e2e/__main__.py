@@ -31,14 +31,14 @@ _TOOLS: Final = (Program.KIND, Program.KUBECTL, Program.HELM)
 
 def main() -> int:
     """Run the tests on a cluster made for them; the exit code is pytest's, or 1 where there can be no cluster."""
-    parser = argparse.ArgumentParser(prog="make e2e", description=(__doc__ or "").splitlines()[0])
+    about = "Everything else is an argument for pytest (make e2e CASES=… ARGS=…)."
+    parser = argparse.ArgumentParser(prog="make e2e", description=(__doc__ or "").splitlines()[0], epilog=about)
     parser.add_argument("--keep", action="store_true", help="keep the cluster for the next run (make e2e KEEP=1)")
-    parser.add_argument("pytest", nargs="*", help="arguments for pytest (make e2e ARGS=…)")
-    options, more = parser.parse_known_args()
+    options, arguments = parser.parse_known_args()
     cache = default_cache().parent / "e2e"
     cache.mkdir(parents=True, exist_ok=True)
     try:
-        return _run(cache, keep=options.keep, arguments=[*options.pytest, *more])
+        return _run(cache, keep=options.keep, arguments=arguments)
     except (NotHere, CannotBuild, BuildFailed, CommandFailed) as error:
         say(str(error))
         return 1

@@ -96,7 +96,7 @@ def configuration(ground: Ground) -> dict[str, Any]:
 def kind_cluster(ground: Ground, *, keep: bool) -> Iterator[None]:
     """Make the cluster, and delete it unless it is to be kept; the machine is then as it was."""
     try:
-        if works(ground.programs[Program.KUBECTL], "--kubeconfig", ground.kubeconfig, "get", "--raw", "/readyz"):
+        if _is_there(ground):
             say("the cluster of an earlier run is there")
         else:
             _create(ground)
@@ -108,6 +108,12 @@ def kind_cluster(ground: Ground, *, keep: bool) -> Iterator[None]:
             with step("deleting the cluster"):
                 ground.kind("delete", "cluster", "--name", NAME)
             _restore(ground)
+
+
+def _is_there(ground: Ground) -> bool:
+    """Whether the cluster was kept; its address alone says nothing, it may be another server's by now."""
+    ready = (ground.programs[Program.KUBECTL], "--kubeconfig", ground.kubeconfig, "get", "--raw", "/readyz")
+    return NAME in ground.kind("get", "clusters").split() and works(*ready)
 
 
 def _create(ground: Ground) -> None:

@@ -7,13 +7,13 @@ import os
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from tests.e2e.cluster import ROOT
-from tests.e2e.commands import run
 from tests.e2e.ground import DEPLOYMENT, NODE_PORT, READY_TO_TEST, URL, Cluster
-from tests.e2e.images import TAG
-from tests.e2e.times import Times
+from tests.e2e.release import install
+from tests.e2e.times import PAGE, RECORD, Times, record
 from tests.e2e.traffic import Traffic
 
 if READY_TO_TEST not in os.environ:
@@ -21,7 +21,6 @@ if READY_TO_TEST not in os.environ:
 
 TOKENS = 160
 _TIMES = pytest.StashKey[Times]()
-SYSTEM = "bireme-system"
 _TEST_SECONDS = 600
 
 
@@ -36,11 +35,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if config.stash[_TIMES].rows:
-        terminalreporter.section("times")
-        for line in config.stash[_TIMES].table():
-            terminalreporter.write_line(line)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    item.config.stash[_TIMES].begin(item.name.removeprefix("test_").replace("_", " "))
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    began = time.monotonic()
+    try:
+        return (yield)
+    finally:
+        item.config.stash[_TIMES].ended(time.monotonic() - began)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    times, reporter = config.stash[_TIMES], terminalreporter
+    if not times.cases:
+        return
+    lines = times.table()
+    reporter.section("times")
+    for line in lines:
+        reporter.write_line(line)
+    whole = exitstatus == 0 and not reporter.stats.keys() & {"deselected", "skipped"}
+    if RECORD in os.environ and whole:
+        record(lines)
+        reporter.write_line(f"written into {PAGE}")
 
 
 @pytest.fixture(scope="session")
@@ -54,11 +75,8 @@ def cluster(times: Times) -> Cluster:
     """The cluster with the chart installed."""
     os.environ["KUBECONFIG"] = os.environ[READY_TO_TEST]
     began = time.monotonic()
-    run(
-        "helm", "upgrade", "--install", "bireme", ROOT / "charts/bireme", "--namespace", SYSTEM, "--create-namespace",
-        "--wait", "--timeout=180s", f"--set=image.tag={TAG}",
-    )  # fmt: skip
-    times.note("helm install, the operator is ready", time.monotonic() - began)
+    install()
+    times.setting("`helm install`, until the operator is ready", time.monotonic() - began)
     return Cluster()
 
 
@@ -68,10 +86,20 @@ def demo(cluster: Cluster, times: Times) -> Iterator[Cluster]:
     began = time.monotonic()
     cluster.kubectl("apply", "-f", str(ROOT / "examples/kind/smollm2.yaml"))
     cluster.await_ready(within=400)
-    times.note("kubectl apply, two groups of two stages serve", time.monotonic() - began)
+    times.setting("`kubectl apply`, until two groups of two stages serve", time.monotonic() - began)
     cluster.apply(_node_port())
+    cluster.eventually(
+        node_port_answers, within=60
+    )  # every node's own rules come to know the Service in their own time
     yield cluster
     cluster.kubectl("delete", "-f", str(ROOT / "examples/kind/smollm2.yaml"), "--wait")
+
+
+def node_port_answers() -> bool:
+    try:
+        return httpx.get(f"{URL}/readyz", timeout=10).is_success
+    except httpx.TransportError:
+        return False
 
 
 def _node_port() -> dict[str, object]:

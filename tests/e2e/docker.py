@@ -4,6 +4,7 @@ Where a machine has none and is Debian's kind, its packages are installed, which
 raise limits (a sandbox without CAP_SYS_RESOURCE) gets a runc that asks for less, see `trimmed_runc`.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -11,9 +12,10 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.controlplane.polling import eventually
+from tests.e2e import leftovers
 from tests.e2e.commands import NotHere, run, works
 from tests.e2e.progress import say, step
 
@@ -29,30 +31,32 @@ def running_docker(cache: Path, *, keep: bool) -> Iterator[None]:
     Raises:
         NotHere: there is no Docker, and none can be installed or started.
     """
-    note = cache / "dockerd.pid"
+    note = cache / "dockerd.json"
     if not works("docker", "version"):
-        note.write_text(str(_start(cache / "dockerd.log")))
+        note.write_text(json.dumps(_start(cache / "dockerd.log")))
     try:
         yield
     finally:
         if not keep and note.exists():
-            _end(int(note.read_text()))
+            _end(**json.loads(note.read_text()))
             note.unlink()
 
 
-def _start(log: Path) -> int:
+def _start(log: Path) -> dict[str, Any]:
+    """Return what `_end` must know."""
     need_packages({"dockerd": "docker.io", "docker": "docker.io", "iptables": "iptables"})
     if os.geteuid() != 0:
         raise NotHere("no Docker daemon answers: start it (sudo systemctl start docker), or add yourself to its group")
+    before = {"rules": leftovers.rules(), "forwarded": leftovers.forwards()}
     with step("starting dockerd, none runs"), log.open("wb") as output:
         daemon = subprocess.Popen(["dockerd", *_runtime()], stdout=output, stderr=output, start_new_session=True)
         eventually(lambda: daemon.poll() is not None or works("docker", "version"), within=_START_S)
     if daemon.returncode is not None:
         raise NotHere(f"dockerd ended with {daemon.returncode}, its words are in {log}")
-    return daemon.pid
+    return {"pid": daemon.pid, **before}
 
 
-def _end(pid: int) -> None:
+def _end(pid: int, rules: leftovers.Rules, *, forwarded: bool) -> None:
     """End the dockerd that an earlier or this run of ours started; its number may be another process's by now."""
     name = Path(f"/proc/{pid}/comm")
     if not name.exists() or name.read_text().strip() != "dockerd":
@@ -61,7 +65,8 @@ def _end(pid: int) -> None:
     with suppress(ChildProcessError):
         os.waitpid(pid, 0)
     eventually(lambda: not name.exists(), within=_START_S)
-    say("dockerd has ended")
+    leftovers.take_away(rules, forwarded=forwarded)
+    say("dockerd has ended, its bridge and rules are gone")
 
 
 def _runtime() -> list[str]:

@@ -1,4 +1,4 @@
-"""The images that `make images` builds, under the chart's names, and a second name of the worker's for a rollout."""
+"""The images that `make images` builds, under the chart's names, and second names for rollouts and upgrades."""
 
 import os
 import subprocess
@@ -11,7 +11,14 @@ from tests.e2e.ground import NEXT_WORKER
 from tests.e2e.progress import step
 
 TAG: Final = version("bireme")
-NAMES: Final = tuple(f"bireme-{part}:{TAG}" for part in ("operator", "router", "worker"))
+PREVIOUS: Final = "0.0.9"
+"""The version before, which has the same images."""
+_PARTS: Final = ("operator", "router", "worker")
+NAMES: Final = tuple(f"bireme-{part}:{TAG}" for part in _PARTS)
+_SECOND: Final = {
+    NEXT_WORKER: f"bireme-worker:{TAG}",
+    **{f"bireme-{part}:{PREVIOUS}": f"bireme-{part}:{TAG}" for part in _PARTS},
+}
 
 
 def build() -> None:
@@ -20,10 +27,11 @@ def build() -> None:
         done = subprocess.run(["make", "images"], cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CommandFailed(f"make images ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    run("docker", "tag", f"bireme-worker:{TAG}", NEXT_WORKER)
+    for second, first in _SECOND.items():
+        run("docker", "tag", first, second)
 
 
 def put_on(ground: Ground) -> None:
     """Load them into the nodes; the second name of an image costs nothing."""
     load(ground, *NAMES)
-    load(ground, NEXT_WORKER)
+    load(ground, *_SECOND)

@@ -3,6 +3,7 @@
 import time
 
 from bireme.names import GroupState, Label
+from tests.e2e.commands import run
 from tests.e2e.conftest import TOKENS
 from tests.e2e.ground import DEPLOYMENT, URL, Cluster, Place
 from tests.e2e.times import Times
@@ -24,16 +25,21 @@ class Watched:
         self._epoch = demo.groups()[self._group]["epoch"]
         self._began = time.monotonic()
 
-    def await_group(self, within: float) -> float:
-        """Wait until the group serves under a new epoch with other pods in the places; the seconds since the loss."""
+    def await_group(self, times: Times, within: float) -> None:
+        """Wait until other pods are in the places and the group serves under a new epoch; the table has when."""
+        where = " and ".join(f"stage {stage}" for _, stage in sorted(self._places))
+        self._demo.eventually(self._made_anew, within)
+        times.note(f"{where} made anew after", time.monotonic() - self._began)
+        self._demo.eventually(self._serves, within)
+        times.note("the group serves again after", time.monotonic() - self._began)
 
-        def back() -> bool:
-            group, now = self._demo.groups().get(self._group, {}), self._demo.uids()
-            anew = all(now.get(place, self.before[place]) != self.before[place] for place in self._places)
-            return anew and group["state"] == GroupState.SERVING and group["epoch"] != self._epoch
+    def _made_anew(self) -> bool:
+        now = self._demo.uids()
+        return all(now.get(place, self.before[place]) != self.before[place] for place in self._places)
 
-        self._demo.eventually(back, within)
-        return time.monotonic() - self._began
+    def _serves(self) -> bool:
+        group = self._demo.groups().get(self._group, {})
+        return self._made_anew() and group["state"] == GroupState.SERVING and group["epoch"] != self._epoch
 
     def others_untouched(self) -> None:
         """All other pods are the same processes as before."""
@@ -43,8 +49,8 @@ class Watched:
         assert {place: restarts[place] for place in others} == {place: self._restarts[place] for place in others}
 
 
-def remark(places: frozenset[Place]) -> str:
-    return " and ".join(f"stage {stage}" for _, stage in sorted(places)) + " made anew on another node"
+def why() -> str:
+    return run("kubectl", "bireme", "why", DEPLOYMENT)
 
 
 def test_a_node_that_is_killed_costs_no_stream(demo: Cluster, undisturbed: list[list[int]], times: Times) -> None:
@@ -54,14 +60,15 @@ def test_a_node_that_is_killed_costs_no_stream(demo: Cluster, undisturbed: list[
     watched = Watched(demo, places)
     demo.docker("kill", node)
     try:
-        seconds = watched.await_group(within=240)
-        times.note("node killed, its group serves again", seconds, remark(places))
+        watched.await_group(times, within=240)
         assert [item.ids for item in traffic.finish()] == undisturbed
         watched.others_untouched()
     finally:
         demo.docker("start", node)
         demo.eventually(lambda: demo.node_ready(node), within=180)
     demo.await_ready()
+    told = [f"stage {stage} is made anew as" for _, stage in places]
+    demo.eventually(lambda: all(words in why() for words in told), within=30)
 
 
 def test_a_node_that_is_frozen_costs_no_stream(demo: Cluster, undisturbed: list[list[int]], times: Times) -> None:
@@ -71,8 +78,7 @@ def test_a_node_that_is_frozen_costs_no_stream(demo: Cluster, undisturbed: list[
     watched = Watched(demo, places)
     demo.docker("pause", node)
     try:
-        seconds = watched.await_group(within=240)
-        times.note("node frozen, its group serves again", seconds, remark(places))
+        watched.await_group(times, within=240)
         assert [item.ids for item in traffic.finish()] == undisturbed
         watched.others_untouched()
     finally:
@@ -93,7 +99,7 @@ def test_a_leader_pod_that_is_deleted_costs_no_stream(
     traffic.await_tokens(DEEP)
     watched = Watched(demo, frozenset({(0, 0)}))
     demo.kubectl("delete", "pod", leader, "--wait=false")
-    times.note("leader pod deleted, its group serves again", watched.await_group(within=240))
+    watched.await_group(times, within=240)
     assert [item.ids for item in traffic.finish()] == undisturbed
     watched.others_untouched()
     demo.await_ready()

@@ -1,13 +1,16 @@
 """Changes of what serves, under clients that never stop asking: another image, a bad one, another checkpoint, scale."""
 
 import time
+from collections.abc import Iterator
 
 import httpx
+import pytest
 
 from bireme.names import GroupState, Label
-from tests.e2e.ground import DEPLOYMENT, NEXT_WORKER, URL, Cluster, worker_image
+from tests.e2e.commands import run
+from tests.e2e.ground import DEPLOYMENT, NEXT_WORKER, URL, Cluster, Document, worker_image
 from tests.e2e.times import Times
-from tests.e2e.traffic import Steady
+from tests.e2e.traffic import steady
 
 
 def images(cluster: Cluster) -> set[str]:
@@ -17,11 +20,11 @@ def images(cluster: Cluster) -> set[str]:
 def test_a_new_image_is_rolled_out_without_a_failed_request(demo: Cluster, times: Times) -> None:
     before = images(demo)
     began = time.monotonic()
-    with Steady(URL) as steady:
+    with steady(URL) as load:
         demo.patch(worker_image(NEXT_WORKER))
         demo.await_ready(within=300)
-        times.note("another image, both groups replaced", time.monotonic() - began)
-    steady.check()
+        times.note("both groups replaced after", time.monotonic() - began)
+    load.check()
     assert images(demo) == {NEXT_WORKER}
     demo.patch(worker_image(None))
     demo.await_ready(within=300)
@@ -30,7 +33,7 @@ def test_a_new_image_is_rolled_out_without_a_failed_request(demo: Cluster, times
 
 def test_a_bad_image_stops_nobody_and_its_fix_needs_no_help(demo: Cluster, times: Times) -> None:
     before = demo.uids()
-    with Steady(URL) as steady:
+    with steady(URL) as load:
         demo.patch(worker_image("bireme-worker:none-such"))
         demo.eventually(lambda: "bireme-worker:none-such" in images(demo), within=60)
         demo.eventually(lambda: pulling_fails(demo), within=120)
@@ -38,8 +41,8 @@ def test_a_bad_image_stops_nobody_and_its_fix_needs_no_help(demo: Cluster, times
         began = time.monotonic()
         demo.patch(worker_image(None))
         demo.await_ready(within=300)
-        times.note("bad image taken back, all is as before", time.monotonic() - began)
-    steady.check()
+        times.note("all is as before, after its fix,", time.monotonic() - began)
+    load.check()
     assert demo.uids() == before
 
 
@@ -53,28 +56,104 @@ def pulling_fails(cluster: Cluster) -> bool:
     return bool({"ErrImagePull", "ImagePullBackOff"} & set(states))
 
 
+# Python runs a file of this name at its start: the revision's HTTP process answers every request with an error.
+BAD_BUILD = """
+import sys
+if "bireme_worker.http.main" in sys.orig_argv:
+    from aiohttp import web
+
+    @web.middleware
+    async def fail(request, handler):
+        if request.method == "POST":
+            return web.json_response({"error": {"message": "a bad build"}}, status=500)
+        return await handler(request)
+
+    begin = web.Application.__init__
+
+    def begin_badly(self, *words, **options):
+        begin(self, *words, **options)
+        self.middlewares.insert(0, fail)
+
+    web.Application.__init__ = begin_badly
+"""
+BAD: Document = {
+    "containers": [
+        {
+            "name": "worker",
+            "env": [{"name": "PYTHONPATH", "value": "/bad"}],
+            "volumeMounts": [{"name": "bad", "mountPath": "/bad", "readOnly": True}],
+        }
+    ],
+    "volumes": [{"name": "bad", "configMap": {"name": "bad-build"}}],
+}
+CANARY = {"groups": 1, "analysisSeconds": 5, "minRequests": 20, "maxErrorPercent": 5, "maxSlowdownPercent": 1000}
+
+
+@pytest.fixture
+def with_canaries(demo: Cluster) -> Iterator[Cluster]:
+    """The demo with a judge of its rollouts."""
+    bad = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bad-build"}}
+    demo.apply({**bad, "data": {"sitecustomize.py": BAD_BUILD}})
+    demo.patch({"rollout": {"canary": CANARY}})
+    demo.await_ready()
+    yield demo
+    demo.patch({"rollout": {"canary": None}, **worker_image(None)})
+    demo.await_ready(within=300)
+    demo.kubectl("delete", "configmap", "bad-build")
+
+
+def test_a_canary_of_a_bad_revision_is_taken_back(with_canaries: Cluster, times: Times) -> None:
+    demo = with_canaries
+    before = demo.uids()
+    with steady(URL) as load:
+        began = time.monotonic()
+        demo.patch({"template": {"spec": BAD}})
+        demo.eventually(lambda: demo.condition("Stalled").get("reason") == "RolledBack", within=300)
+        times.note("found bad after", time.monotonic() - began)
+        assert "the canary failed too many requests (5 % are allowed)" in demo.condition("Stalled")["message"]
+        demo.eventually(lambda: not bad_pods(demo) and serving(demo) == 2, within=300)
+        times.note("taken back after", time.monotonic() - began)
+        failed, answered = len(load.failed), load.answered
+        demo.eventually(lambda: load.answered > answered + 10, within=120)
+        assert load.failed[failed:] == []
+    assert all("a bad build" in one for one in load.failed), load.failed[:5]
+    groups = {group for group, _ in set(before.items()) & set(demo.uids().items())}
+    assert groups, "the group that is no canary was not touched"
+    assert "RolledBack" in run("kubectl", "bireme", "why", DEPLOYMENT)
+
+
+def bad_pods(cluster: Cluster) -> list[str]:
+    """Names of the stage pods of the bad revision, those that still end too."""
+    found = cluster.items("pods", "-l", f"{Label.DEPLOYMENT}={DEPLOYMENT},{Label.STAGE}")
+    return [pod["metadata"]["name"] for pod in found if "bad" in {one["name"] for one in pod["spec"]["volumes"]}]
+
+
+def serving(cluster: Cluster) -> int:
+    return sum(group["state"] == GroupState.SERVING for group in cluster.groups().values())
+
+
 def test_a_checkpoint_is_reloaded_in_place(demo: Cluster, times: Times) -> None:
     before = demo.uids()
     began = time.monotonic()
-    with Steady(URL) as steady:
+    with steady(URL) as load:
         demo.patch({"model": {"revision": "2"}})
         demo.eventually(lambda: {one["modelRevision"] for one in demo.groups().values()} == {"2"}, within=200)
         demo.await_ready()
-        times.note("another checkpoint, reloaded in place by both groups", time.monotonic() - began)
-    steady.check()
+        times.note("both groups reloaded after", time.monotonic() - began)
+    load.check()
     assert demo.uids() == before
 
 
 def test_two_groups_become_four_none_and_two_again(demo: Cluster, times: Times) -> None:
-    with Steady(URL) as steady:
+    with steady(URL) as load:
         for replicas in (4, 2):
             began = time.monotonic()
             demo.kubectl("scale", "infd", DEPLOYMENT, f"--replicas={replicas}")
             demo.await_ready(within=300)
-            times.note(f"scaled to {replicas} groups", time.monotonic() - began)
+            times.note(f"{replicas} groups after", time.monotonic() - began)
             serving = [group["state"] for group in demo.groups().values()]
             assert serving == [GroupState.SERVING] * replicas
-    steady.check()
+    load.check()
     demo.kubectl("scale", "infd", DEPLOYMENT, "--replicas=0")
     selector = f"{Label.DEPLOYMENT}={DEPLOYMENT},{Label.STAGE}"
     demo.eventually(lambda: not demo.items("pods", "-l", selector), within=120)
@@ -84,4 +163,4 @@ def test_two_groups_become_four_none_and_two_again(demo: Cluster, times: Times) 
     began = time.monotonic()
     demo.kubectl("scale", "infd", DEPLOYMENT, "--replicas=2")
     demo.await_ready(within=300)
-    times.note("from nothing to 2 groups", time.monotonic() - began)
+    times.note("2 of none after", time.monotonic() - began)

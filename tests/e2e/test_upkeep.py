@@ -1,11 +1,15 @@
 """What people do to a cluster that serves: drain a node, stop a kubelet, replace the operator and the router."""
 
 import time
+from collections.abc import Callable
+from pathlib import Path
 
-from tests.e2e.conftest import SYSTEM, TOKENS
+from bireme.names import GroupState
+from tests.e2e.conftest import TOKENS
 from tests.e2e.ground import DEPLOYMENT, NEXT_WORKER, URL, Cluster, worker_image
+from tests.e2e.release import SYSTEM, install, install_previous
 from tests.e2e.times import Times
-from tests.e2e.traffic import Steady, Traffic
+from tests.e2e.traffic import Traffic, steady
 
 _OPERATOR = "app.kubernetes.io/component=operator"
 
@@ -14,14 +18,14 @@ def test_a_drained_node_gives_up_its_group_without_a_failed_request(demo: Cluste
     node, places = demo.quiet_node()
     before = demo.uids()
     try:
-        with Steady(URL) as steady:
+        with steady(URL) as load:
             began = time.monotonic()
             demo.kubectl(
                 "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s", timeout=320
             )  # fmt: skip
-            times.note("kubectl drain of a node, group moved", time.monotonic() - began)
+            times.note("drained after", time.monotonic() - began)
             demo.await_ready()
-        steady.check()
+        load.check()
         assert node not in {pod["spec"]["nodeName"] for pod in demo.stages().values()}
         groups = {group for group, _ in places}
         others = {place: uid for place, uid in before.items() if place[0] not in groups}
@@ -30,34 +34,69 @@ def test_a_drained_node_gives_up_its_group_without_a_failed_request(demo: Cluste
         demo.kubectl("uncordon", node)
 
 
-def test_a_kubelet_that_stops_costs_nothing(demo: Cluster, undisturbed: list[list[int]], times: Times) -> None:
-    node, _ = demo.quiet_node()
+def test_a_kubelet_that_stops_costs_nothing_and_its_group_moves_when_told(
+    demo: Cluster, undisturbed: list[list[int]], times: Times
+) -> None:
+    node, places = demo.quiet_node()
+    groups = {group for group, _ in places}
+    before = demo.uids()
     traffic = Traffic(URL, TOKENS)
     demo.docker("exec", node, "systemctl", "stop", "kubelet")
     began = time.monotonic()
     try:
-        demo.eventually(lambda: not demo.node_ready(node), within=120)
-        times.note("kubelet stopped, Kubernetes calls the node not ready", time.monotonic() - began)
-        assert [item.ids for item in traffic.finish()] == undisturbed
-        with Steady(URL) as steady:
-            demo.eventually(lambda: steady.answered >= 10, within=120)
-        steady.check()
+        with steady(URL) as load:
+            demo.eventually(lambda: not demo.node_ready(node), within=120)
+            times.note("Kubernetes calls the node not ready after", time.monotonic() - began)
+            assert [item.ids for item in traffic.finish()] == undisturbed
+            answered = load.answered
+            demo.eventually(lambda: load.answered > answered + 5, within=120)
+            assert demo.uids() == before, "whoever serves is left alone"
+            began = time.monotonic()
+            demo.kubectl("cordon", node)
+            demo.eventually(lambda: two_serve_without(demo, groups), within=240)
+            times.note("cordoned, the group serves elsewhere after", time.monotonic() - began)
+        load.check()
+        others = {place: uid for place, uid in before.items() if place[0] not in groups}
+        assert others.items() <= demo.uids().items()
     finally:
         demo.docker("exec", node, "systemctl", "start", "kubelet")
+        demo.kubectl("uncordon", node)
         demo.eventually(lambda: demo.node_ready(node), within=120)
     demo.await_ready()
 
 
+def two_serve_without(demo: Cluster, groups: set[int]) -> bool:
+    """Whether as many groups serve as are wanted, none of which is one of these."""
+    serving = {index for index, group in demo.groups().items() if group["state"] == GroupState.SERVING}
+    return len(serving - groups) == 2
+
+
 def test_an_operator_that_is_killed_in_a_rollout_is_followed_by_one_that_goes_on(demo: Cluster, times: Times) -> None:
+    def kill() -> None:
+        demo.kubectl("delete", "pod", "-n", SYSTEM, "-l", _OPERATOR, "--force", "--grace-period=0")
+
+    rollout_with(kill, demo, times)
+
+
+def test_an_operator_that_is_upgraded_in_a_rollout_is_followed_by_one_that_goes_on(
+    demo: Cluster, times: Times, tmp_path: Path
+) -> None:
+    install_previous(tmp_path)
+    demo.await_ready()
+    rollout_with(install, demo, times)
+
+
+def rollout_with(what: Callable[[], None], demo: Cluster, times: Times) -> None:
+    """Do ``what`` to the operator in the middle of a rollout, and see it through."""
     before = set(demo.uids().values())
     began = time.monotonic()
-    with Steady(URL) as steady:
+    with steady(URL) as load:
         demo.patch(worker_image(NEXT_WORKER))
         demo.eventually(lambda: set(demo.uids().values()) - before, within=60)
-        demo.kubectl("delete", "pod", "-n", SYSTEM, "-l", _OPERATOR, "--force", "--grace-period=0")
+        what()
         demo.await_ready(within=300)
-        times.note("rollout with the operator killed in it", time.monotonic() - began)
-    steady.check()
+        times.note("both groups replaced after", time.monotonic() - began)
+    load.check()
     assert not before & set(demo.uids().values())
     demo.patch(worker_image(None))
     demo.await_ready(within=300)
@@ -68,9 +107,12 @@ def test_a_router_is_replaced_under_streams(demo: Cluster, undisturbed: list[lis
     before = demo.uids()
     traffic = Traffic(URL, TOKENS)
     traffic.await_tokens(80)
-    began = time.monotonic()
-    demo.kubectl("rollout", "restart", router)
-    demo.kubectl("rollout", "status", router, "--timeout=120s")
-    times.note("router replaced under streams", time.monotonic() - began)
-    assert [item.ids for item in traffic.finish()] == undisturbed
+    with steady(URL) as load:
+        demo.eventually(lambda: load.answered, within=120)
+        began = time.monotonic()
+        demo.kubectl("rollout", "restart", router)
+        demo.kubectl("rollout", "status", router, "--timeout=120s")
+        times.note("the new one is ready after", time.monotonic() - began)
+        assert [item.ids for item in traffic.finish()] == undisturbed
+    load.check()
     assert demo.uids() == before

@@ -1,15 +1,12 @@
-"""Streams of the official client that run in a thread while a test breaks something, and are judged afterwards."""
+"""Clients that go on while a test breaks something, and are judged afterwards: long streams, and short questions."""
 
 import asyncio
 import threading
-import time
 from dataclasses import dataclass, field
-from typing import Self
-
-import httpx
 
 from bireme.wire.plan import Sampling
 from tests.controlplane.polling import eventually
+from tests.support.load import Load
 from tests.support.streams import PROMPTS, Delivery, run_all
 
 
@@ -70,51 +67,7 @@ class Traffic:
         return self.wanted
 
 
-class Steady:
-    """Clients that ask one short question after another, as long as it is entered; whatever fails is kept."""
-
-    def __init__(self, url: str, clients: int = 3, max_tokens: int = 24) -> None:
-        self._url = url
-        self._max_tokens = max_tokens
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(one,), daemon=True) for one in range(clients)]
-        self.answered = 0
-        self.failures: list[str] = []
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(300)
-
-    def _ask(self, number: int) -> None:
-        with httpx.Client(base_url=self._url, timeout=240) as client:
-            while not self._stop.is_set():
-                try:
-                    self._judge(client.post("/v1/chat/completions", json=self._question(number)))
-                except httpx.HTTPError as error:
-                    self.failures.append(f"{time.strftime('%X')} {type(error).__name__}: {error}")
-                    time.sleep(0.5)  # a refused connection comes back at once
-
-    def _question(self, number: int) -> dict[str, object]:
-        said = {"role": "user", "content": PROMPTS[(number + self.answered) % len(PROMPTS)]}
-        wanted = {"max_tokens": self._max_tokens, "ignore_eos": True, "temperature": 0}
-        return {"model": "smollm2-135m-instruct", "messages": [said], **wanted}
-
-    def _judge(self, answer: httpx.Response) -> None:
-        if answer.status_code != 200:
-            self.failures.append(f"{time.strftime('%X')} {answer.status_code}: {answer.text[:300]}")
-            time.sleep(0.5)  # as above
-        elif answer.json()["usage"]["completion_tokens"] != self._max_tokens:
-            self.failures.append(f"cut short: {answer.text[:300]}")
-        else:
-            self.answered += 1
-
-    def check(self) -> None:
-        """Every request was answered in full, and there were some."""
-        assert not self.failures, f"{len(self.failures)} failed beside {self.answered}: {self.failures[:5]}"
-        assert self.answered > 0
+def steady(url: str) -> Load:
+    """Three clients that ask one short question after another, as long as it is entered."""
+    wanted = {"model": "smollm2-135m-instruct", "max_tokens": 24, "ignore_eos": True, "temperature": 0}
+    return Load(url, *({**wanted, "messages": [{"role": "user", "content": one}]} for one in PROMPTS), clients=3)

@@ -6,6 +6,7 @@ from pathlib import Path
 import yaml
 
 from bireme.api.document import parse
+from tests.e2e.leftovers import undone
 from tests.e2e.trimmed_runc import trim
 
 ROOT = Path(__file__).parents[2]
@@ -54,3 +55,24 @@ def test_a_score_that_anybody_may_have_stays() -> None:
     process = {"oomScoreAdj": 1000}
     trim(process)
     assert process == {"oomScoreAdj": 1000}
+
+
+def test_a_dockerd_that_has_ended_leaves_no_rule_and_takes_none_of_others() -> None:
+    before = {"filter": ["-P FORWARD ACCEPT", "-N OWN", "-A FORWARD -j OWN"], "nat": ["-P OUTPUT ACCEPT"]}
+    now = {
+        "filter": [
+            "-P FORWARD DROP",
+            "-N OWN",
+            "-N DOCKER",
+            "-A FORWARD -j OWN",
+            "-A FORWARD -j DOCKER",
+            "-A OWN -j LOG",
+        ],
+        "nat": ["-P OUTPUT ACCEPT", "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE"],
+    }
+    assert undone(before, now) == [
+        ["-t", "filter", "-D", "FORWARD", "-j", "DOCKER"],
+        ["-t", "filter", "-X", "DOCKER"],
+        ["-t", "nat", "-D", "POSTROUTING", "-s", "172.17.0.0/16", "!", "-o", "docker0", "-j", "MASQUERADE"],
+        ["-P", "FORWARD", "ACCEPT"],
+    ]
