@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bireme.names import ConditionType, Event, Reason
@@ -290,6 +290,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.sampled_from(sorted(NEW)), st.sampled_from([(1, 0), (0, 1), (2, 1)]))
+@example([("scale", 4), ("kill", 0), ("vanish", 0), ("cordon", 5)], "checkpoint", (1, 0))
 @settings(max_examples=40)
 def test_nothing_that_happens_brings_more_groups_than_were_asked_for_before_they_are_judged(
     events: list[tuple[str, int]], change: str, limits: tuple[int, int]

@@ -1,8 +1,8 @@
 """How many groups, and which ones go first.
 
-The least useful group goes first: a failed or unready one, then one whose node is to be emptied, then an outdated one,
-then the one with the fewest requests, then the youngest index. A group that is being drained to go does not come back;
-another takes its place.
+The least useful group goes first: one on trial beyond what was asked for, then a failed or unready one, then one whose
+node is to be emptied, then an outdated one, then the one with the fewest requests, then the youngest index. A group that
+is being drained to go does not come back; another takes its place.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,8 +47,14 @@ def to_remove(groups: Sequence[Group], desired: Desired, now: float) -> list[int
         return []  # who is the least useful is known in a moment
     excess = len(staying) - wanted_count(groups, desired)
     if excess > 0:
-        return [group.index for group in ranked[:excess]]
+        return list(dict.fromkeys(group.index for group in (*_untried(ranked, desired), *ranked)))[:excess]
     return _hurried(ranked, now) or _moved(ranked, desired) or _stopped(ranked, desired, now)
+
+
+def _untried(ranked: Sequence[Group], desired: Desired) -> Sequence[Group]:
+    """Return what is on trial beyond what was asked for: a canary that moved and whose move was taken back is two."""
+    new = [group for group in ranked if group.current(desired) and not group.moving]
+    return new[: max(len(new) - desired.rollout.trial, 0)] if desired.rollout.trial else ()
 
 
 def _hurried(ranked: Sequence[Group], now: float) -> list[int]:
