@@ -1,8 +1,8 @@
 """How many groups, and which ones go first.
 
 The least useful group goes first: one on trial beyond what was asked for, then a failed or unready one, then one whose
-node is to be emptied, then an outdated one, then the one with the fewest requests, then the youngest index. A group that
-is being drained to go does not come back; another takes its place.
+node is to be emptied, then an outdated one, then the one with the fewest requests, then the youngest index. A group
+that is being drained to go does not come back; another takes its place.
 """
 
 from collections.abc import Iterator, Sequence
