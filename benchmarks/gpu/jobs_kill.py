@@ -52,7 +52,7 @@ def ground(bench: Bench) -> Iterator[Ground]:
     with deployed(source, tensor, stages, DEVICE) as deployment:
         begin = time.monotonic()
         try:
-            print(f"first token after {asyncio.run(first_token(deployment.url)) - begin:.1f} s", flush=True)
+            print(f"first token after {asyncio.run(first_token(deployment)) - begin:.1f} s", flush=True)
             yield Ground(bench, layout, deployment)
         finally:
             print(deployment.tail()[-30_000:], flush=True)

@@ -44,7 +44,7 @@ class Ground:
         cache = {} if triton_cache is None else {"TRITON_CACHE_DIR": str(triton_cache)}
         begin = time.monotonic()
         self.deployment = self.stack.enter_context(deployed(source, 1, 1, DEVICE, cache))
-        return asyncio.run(first_token(self.deployment.url)) - begin
+        return asyncio.run(first_token(self.deployment)) - begin
 
     def serving(self) -> Deployment:
         """The deployment."""

@@ -125,14 +125,15 @@ async def throughput(url: str, requests: Sequence[Request], clients: int) -> tup
     return sum(answer.tokens for answer in answers) / seconds, [one.error for one in answers if one.error]
 
 
-async def first_token(url: str, patience_s: float = LIMIT_S) -> float:
-    """Ask until one token comes; the time on this process's monotonic clock."""
+async def first_token(deployment: Deployment, patience_s: float = LIMIT_S) -> float:
+    """Ask until one token comes, or `bireme up` has ended; the time on this process's monotonic clock."""
     end = time.monotonic() + patience_s
     async with session() as http:
         while True:
-            answer = await ask(http, url, ([17, 18, 19], 1), Answer())
+            answer = await ask(http, deployment.url, ([17, 18, 19], 1), Answer())
             if not answer.error:
                 return answer.arrivals[0]
+            assert deployment.process.poll() is None, f"bireme up ended: {deployment.log.read_text()[-600:]}"
             assert time.monotonic() < end, f"nothing serves after {patience_s:.0f} s: {answer.error}"
             await asyncio.sleep(0.02)
 
