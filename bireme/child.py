@@ -104,7 +104,8 @@ class Child:
         if number is not None:
             self.signal(number)
         with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(self.wait(), limit_s)
+            async with asyncio.timeout(limit_s):
+                return await self.wait()
         self.signal(SIGKILL)
         return await self.wait()
 

@@ -10,6 +10,7 @@ Time and chance are the caller's: ``clock`` in seconds, ``chance`` in [0, 1).
 import asyncio
 import heapq
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -78,10 +79,9 @@ class WorkQueue(Generic[Key]):
         """Wait for the next key; it is the caller's until ``done``."""
         while (key := self._next()) is None:
             self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), self._until_next())
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._until_next()):
+                    await self._changed.wait()
         self._working.add(key)
         return key
 

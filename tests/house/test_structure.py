@@ -65,6 +65,12 @@ def test_broad_excepts_are_only_in_the_places_that_the_style_names() -> None:
     assert all(path.endswith("main.py") or path == raises_no_other for path in broad), broad
 
 
+def test_nothing_waits_by_a_call_that_swallows_a_cancellation() -> None:
+    """`asyncio.wait_for` of Python 3.11 does, when what it waits for comes in the same turn; `asyncio.timeout` does not."""
+    waiting = [str(path.relative_to(ROOT)) for path in SOURCES if "asyncio.wait_for(" in path.read_text()]
+    assert not waiting, f"use `async with asyncio.timeout(...)`: {waiting}"
+
+
 def test_the_reference_page_is_generated_from_the_names() -> None:
     assert reference.render() == reference.PAGE.read_text(), "run `make reference`"
     assert reference.render_operator() == reference.OPERATOR_PAGE.read_text(), "run `make reference`"

@@ -188,3 +188,16 @@ def test_whatever_is_asked_no_key_is_held_by_two_and_each_is_seen_after_its_last
 
     with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
         runner.run(play())
+
+
+@pytest.mark.looptime
+async def test_a_worker_that_is_cancelled_in_the_moment_of_news_ends() -> None:
+    """Else an operator that has lost its Lease waits for its workers for ever."""
+    queue = make()
+    queue.add_at("a", 1000)
+    worker = asyncio.create_task(queue.get())
+    await asyncio.sleep(1)
+    queue.add_at("b", 900)
+    worker.cancel()
+    await asyncio.wait([worker], timeout=10)
+    assert worker.cancelled()

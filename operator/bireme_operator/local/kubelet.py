@@ -184,7 +184,8 @@ class Kubelet:
         pod.phase = Phase.BACKING_OFF
         self._changed()
         try:
-            await asyncio.wait_for(pod.deleting.wait(), wait)
+            async with asyncio.timeout(wait):
+                await pod.deleting.wait()
         except TimeoutError:
             return False
         return True

@@ -148,7 +148,8 @@ class Runner:
         """Return when something changed or ``deadline`` has come."""
         limit = None if deadline is None else max(deadline - self.clock(), 0.0)
         try:
-            await asyncio.wait_for(self.news.wait(), limit)
+            async with asyncio.timeout(limit):
+                await self.news.wait()
         except TimeoutError:
             return
 

@@ -88,7 +88,8 @@ class Election:
         """Take or renew the Lease; whether it is held now."""
         began = self._clock()
         try:
-            held = await asyncio.wait_for(self._take(), self._who.duration_s * _DEADLINE_SHARE / 2)
+            async with asyncio.timeout(self._who.duration_s * _DEADLINE_SHARE / 2):
+                held = await self._take()
         except (KubeError, TimeoutError) as error:
             log.warning("the Lease could not be renewed: %s", str(error) or "no answer in time")
             return False

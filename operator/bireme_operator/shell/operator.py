@@ -98,7 +98,8 @@ class _Operator:
             await asyncio.gather(*duties, watching, return_exceptions=True)
             await self._reconciler.close()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._election.release(), 2.0)
+                async with asyncio.timeout(2.0):
+                    await self._election.release()
 
     async def _work(self, worker: Worker) -> None:
         await self._election.won.wait()

@@ -43,7 +43,8 @@ class Texts:
             NotServing: the text side that it needs can't be read, or not soon.
         """
         try:
-            await asyncio.wait_for(self._current.wait(), WAIT_S)
+            async with asyncio.timeout(WAIT_S):
+                await self._current.wait()
         except TimeoutError:
             message = self._trouble or f"the tokenizer of the new weights was not read within {WAIT_S:g} s"
             raise NotServing(message, retry_after_s=RETRY_AFTER_S) from None

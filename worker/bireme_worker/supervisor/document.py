@@ -97,7 +97,8 @@ class Board:
         """Return when ``seq`` is no longer the newest, at the latest after ``limit_s``."""
         if self._seq == seq:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), limit_s)
+                async with asyncio.timeout(limit_s):
+                    await self._changed.wait()
 
 
 def _essence(document: StateDocument) -> StateDocument:

@@ -280,7 +280,8 @@ class Member:
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._redial.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._redial.wait()
 
 
 def _standing(epoch: int, state: GroupState, reason: str, message: str) -> Standing:

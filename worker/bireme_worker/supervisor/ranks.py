@@ -175,7 +175,8 @@ class RankPool:
             if running.child.alive:
                 return await running.child.stop(_LEAVE_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(listening, _LAST_WORDS_S)
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await listening
             return await running.child.wait()
         finally:
             ended.cancel()
