@@ -6,7 +6,6 @@ import pytest
 
 from bireme.wire.plan import Logprobs, Result, Sampling, pack_ids, unpack_ids
 from bireme_worker.engine.results import WrongResult
-from bireme_worker.engine.scheduler import COMPANY, PATIENCE
 from bireme_worker.engine.sequence import Sequence, State, finish_reason
 from tests.support.engine_driver import Engine, submit
 from tests.support.model_rank import reference
@@ -244,34 +243,6 @@ def test_everybody_gets_a_slot_in_order_of_arrival() -> None:
     sequences = [engine.submit(submit([key], max_tokens=4)) for key in range(10)]
     engine.run()
     assert list(engine.finished) == sequences
-
-
-@pytest.mark.parametrize(("waiting", "steps"), [(6, [6, 8]), (1, [4])])
-def test_newcomers_of_a_backlog_share_a_step_when_there_are_many_slots(waiting: int, steps: list[int]) -> None:
-    """Slots come free one by one, a step apart; with a single newcomer there is nobody to wait for."""
-    engine = Engine(slots=3 * COMPANY, kv_blocks=2000, budget=1024, depth=1)
-    for key in range(3 * COMPANY):
-        engine.submit(submit([key], max_tokens=4 + key if key < 6 else 100))
-    for _ in range(3):
-        engine.step()
-    begun = len(engine.plans)
-    for key in range(waiting):
-        engine.submit(submit([200 + key], max_tokens=2))
-    engine.run()
-    admitting = [number for number, plan in enumerate(engine.plans[begun:], begun) if plan.admits]
-    assert admitting == steps
-
-
-def test_a_free_slot_waits_only_so_long_for_others() -> None:
-    engine = Engine(slots=3 * COMPANY, kv_blocks=2000, budget=1024, depth=1)
-    for key in range(3 * COMPANY):
-        engine.submit(submit([key], max_tokens=4 if key == 0 else 100))
-    for key in range(6):
-        engine.submit(submit([200 + key], max_tokens=2))
-    while engine.scheduler.waiting and len(engine.plans) < 40:
-        engine.step()
-    first = next(number for number, plan in enumerate(engine.plans[1:], start=1) if plan.admits)
-    assert first == 3 + PATIENCE  # the last step without a free slot, and then
 
 
 def test_two_stages_share_the_decoding_sequences_so_that_no_row_waits_for_the_sample_of_the_plan_before() -> None:

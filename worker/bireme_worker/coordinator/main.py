@@ -90,7 +90,7 @@ def _core(identity: Identity, model: ModelConfig, ranks: PlanPort, supervisor: C
         slots=slots,
         budget=identity.max_batched_tokens,
         stages=identity.stages,
-        depth=_plans_in_flight(identity),
+        depth=plans_in_flight(identity),
         prefix_caching=identity.prefix_caching and not model.is_encoder,
         speculation=identity.speculation,
         adapters=tuple(name for name, _ in identity.adapters),
@@ -114,7 +114,7 @@ def _core(identity: Identity, model: ModelConfig, ranks: PlanPort, supervisor: C
     )
 
 
-def _plans_in_flight(identity: Identity) -> int:
+def plans_in_flight(identity: Identity) -> int:
     """A GPU's step is shorter than a result's way here and the next plan's way back: two plans a stage, and one more.
 
     A CPU's takes many times longer: there a plan ahead would only keep newcomers waiting.

@@ -1,7 +1,7 @@
 """Few rows times a matrix of 8- or 4-bit integers, which stays packed: the matrix is read once, as memory gives it.
 
 Inputs come in spans that share a scale. Of 4-bit codes a run of two spans is packed into one span of bytes, the lower
-halves first, so that both halves meet inputs that lie side by side (``quant/tiled.py`` lays them so). Sums are those of
+halves first, so that both halves meet inputs that lie side by side (``quant/gpu.py`` lays them so). Sums are those of
 float32, and scales are applied to sums, not to weights.
 
 One row has a kernel of its own, without matrix instructions. More rows make the matrix their left operand: few outputs
