@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.polling import eventually
 from tests.fleet.api import MERGE, STRATEGIC, NodeApi, Object
 from tests.fleet.kubelet import LEASES, Health, Kubelet
 from tests.fleet.runtime import Runtime, Sandbox
@@ -117,6 +118,7 @@ class Node:
         """Stop every process of the node where it is (SIGSTOP), the kubelet too; connections stay open, nobody answers."""
         self.stop_kubelet()
         self._runtime.stop()
+        eventually(self._runtime.stands_still)
 
     def thaw(self) -> None:
         """Let a frozen node go on."""

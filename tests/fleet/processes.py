@@ -93,6 +93,14 @@ def marked(prefix: str) -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _carries(entry, wanted)]
 
 
+def state(pid: int) -> str:
+    """Return the letter by which the kernel names what a process does (proc(5)), X for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
 def signal_all(prefix: str, number: signal.Signals) -> None:
     """Signal all processes of the containers whose mark begins with ``prefix``, those just forked included."""
     reached: set[int] = set()

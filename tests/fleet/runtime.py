@@ -12,7 +12,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Final
 
 from tests.fleet.api import Object
-from tests.fleet.processes import Process, marked, signal_all
+from tests.fleet.processes import Process, marked, signal_all, state
 from tests.fleet.settings import Addresses, Settings
 
 _UNKNOWN: Final = "ContainerCreating"
@@ -132,6 +132,10 @@ class Runtime:
     def stop(self) -> None:
         """Stop every process of the node where it is."""
         signal_all(f"{self.node}/", SIGSTOP)
+
+    def stands_still(self) -> bool:
+        """Whether every process has stopped: each does in its own time, one that waits for a disk later than others."""
+        return all(state(pid) in "TXZ" for pid in marked(f"{self.node}/"))
 
     def resume(self) -> None:
         """Let every process of the node go on."""

@@ -5,6 +5,7 @@ from tests.fleet.fleet import Fleet
 from tests.fleet.names import is_ready
 from tests.fleet.node import Node
 from tests.fleet.pod_bodies import TOLERATIONS, ask, server
+from tests.fleet.processes import state
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -56,7 +57,7 @@ def test_a_frozen_node_goes_on_with_the_same_processes(fleet: Fleet, namespace: 
     node = placed(fleet, namespace)
     pids = fleet.sandbox(namespace, "pod").pids()
     node.freeze()
-    assert all(_state(pid) == "T" for pid in pids)
+    assert all(state(pid) == "T" for pid in pids)
     eventually(lambda: is_tainted(node, UNREACHABLE))
     node.thaw()
     eventually(lambda: node.taints() == set())
@@ -64,11 +65,6 @@ def test_a_frozen_node_goes_on_with_the_same_processes(fleet: Fleet, namespace: 
     assert fleet.sandbox(namespace, "pod").pids() == pids
     assert ask(pod, "/env/HOSTNAME") == "pod"
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
-
-
-def _state(pid: int) -> str:
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0]
 
 
 def test_a_node_cut_off_from_the_api_serves_on_and_reports_later(fleet: Fleet, namespace: str) -> None:

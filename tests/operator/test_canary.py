@@ -57,7 +57,7 @@ def test_a_bad_canary_is_taken_back_alone_and_a_good_one_is_followed(
     deployments.await_condition("Ready")
     (first,) = set(revisions(deployments))
     before = deployments.uids()
-    with Load(router(fleet.plane, deployments.namespace), QUESTION) as load:
+    with Load(router(fleet.plane, deployments.namespace, 3), QUESTION) as load:
         eventually(lambda: load.answered > 20)
         deployments.change(template=stages("fail"))
         told = deployments.await_condition("Stalled")

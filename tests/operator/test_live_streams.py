@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import httpx
 import pytest
 
 from bireme.names import Metric, Port
@@ -20,10 +19,10 @@ from tests.fleet.fixtures import WORKER_IMAGE
 from tests.fleet.fleet import Fleet
 from tests.operator.conftest import StartOperator
 from tests.operator.deployments import Deployments
-from tests.operator.test_fleet import router
+from tests.operator.test_fleet import gauge, router
 
 STREAMS: Final = 2
-TOKENS: Final = 900
+TOKENS: Final = 1800
 
 Way = Callable[[Fleet, Deployments], None]
 
@@ -77,18 +76,12 @@ def serve(deployments: Deployments, model: Path, drain_s: int) -> None:
 
 def running(pod: dict[str, Any]) -> float:
     """Requests that this leader works on."""
-    text = httpx.get(f"http://{pod['status']['podIP']}:{int(Port.ADMIN)}/metrics", trust_env=False).text
-    return sum(sample(text, Metric.REQUESTS_RUNNING))
+    return sum(gauge(f"http://{pod['status']['podIP']}:{int(Port.ADMIN)}", Metric.REQUESTS_RUNNING))
 
 
 def resumed(url: str) -> float:
     """Streams that the router has carried on elsewhere."""
-    return sum(sample(httpx.get(f"{url}/metrics", trust_env=False).text, Metric.ROUTER_RESUMES))
-
-
-def sample(page: str, name: str) -> list[float]:
-    lines = (line for line in page.splitlines() if line.startswith((f"{name} ", f"{name}{{")))
-    return [float(line.rsplit(" ", 1)[1]) for line in lines]
+    return sum(gauge(url, Metric.ROUTER_RESUMES))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +111,7 @@ async def test_a_stream_on_a_group_that_goes_ends_whole(
 ) -> None:
     start_operator(worker_image=WORKER_IMAGE)
     await asyncio.to_thread(serve, deployments, tiny, drain_s)
-    url = await asyncio.to_thread(router, fleet.plane, deployments.namespace)
+    url = await asyncio.to_thread(router, fleet.plane, deployments.namespace, 2)
     before = deployments.uids()
     dice = random.Random(7)
     asks = [kinds.make("greedy", MODEL, dice, TOKENS) for _ in range(STREAMS)]
