@@ -46,6 +46,9 @@ JOBS: Final[tuple[Job, ...]] = (
     Job("large", "benchmarks.gpu.jobs_large", 2, 10),
     Job("kill-tensor", "benchmarks.gpu.jobs_kill", 2, 60),
     Job("kill-pipeline", "benchmarks.gpu.jobs_kill", 2, 60),
+    Job("four", "benchmarks.gpu.jobs_four", 4, 10),
+    Job("reduce-four", "benchmarks.gpu.jobs_reduce", 4, 25, cpu=False),
+    Job("kill-four", "benchmarks.gpu.jobs_kill", 4, 60),
 )
 CASES: Final[tuple[Case, ...]] = (
     Case("A1", "solo", 6, 100),
@@ -59,6 +62,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case("A11", "served", 80, 75),
     Case("A3h", "served", 35, 80),
     Case("A12", "served", 70, 65),
+    Case("P1", "served", 25, 63),
     Case("A9", "reduce", 10, 50),
     Case("A7", "tensor", 25, 85),
     Case("A8", "pipeline", 55, 84),
@@ -66,6 +70,15 @@ CASES: Final[tuple[Case, ...]] = (
     Case("A6f", "large", 55, 42),
     Case("A13t", "kill-tensor", 240, 62),
     Case("A13p", "kill-pipeline", 240, 61),
+    Case("M1", "four", 50, 59),
+    Case("M2", "four", 75, 54),
+    Case("M3p", "four", 65, 58),
+    Case("M3t", "four", 65, 57),
+    Case("M5t", "four", 90, 53),
+    Case("M5p", "four", 90, 52),
+    Case("M7", "four", 90, 43),
+    Case("M4", "reduce-four", 12, 56),
+    Case("M6", "kill-four", 140, 51),
 )
 JOB: Final[Mapping[str, Job]] = {job.name: job for job in JOBS}
 CASE: Final[Mapping[str, Case]] = {case.name: case for case in CASES}
@@ -90,6 +103,19 @@ def chosen(text: str) -> list[Case]:
             raise UnknownCase(f"there is no case {name}: take all, or some of {', '.join(CASE)}")
         found += [case for case in matching if case not in found]
     return found
+
+
+def able(cases: Sequence[Case], gpus: int) -> list[Case]:
+    """What this many GPUs can run; without one, what a CPU can."""
+    if gpus:
+        return [case for case in cases if JOB[case.job].gpus <= gpus]
+    return [case for case in cases if JOB[case.job].cpu and not case.needs_gpu]
+
+
+def needs(case: Case) -> str:
+    """How many GPUs."""
+    count = JOB[case.job].gpus
+    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 @dataclass(frozen=True)

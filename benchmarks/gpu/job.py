@@ -29,7 +29,10 @@ TAIL: Final = 3
 
 @dataclass(frozen=True)
 class Bench:
-    """What a job may use. ``scratch`` is shared by the jobs of a call; ``ends_at``: when its last case must be over."""
+    """What a job may use. ``scratch`` is shared by the jobs of a call; ``ends_at``: when its last case must be over.
+
+    ``keep`` is for files that are results.
+    """
 
     job: str
     shape: str
@@ -37,6 +40,7 @@ class Bench:
     scratch: Path
     kills: int
     ends_at: float
+    keep: Path
 
     @property
     def quick(self) -> bool:
@@ -127,12 +131,15 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--keep", type=Path, default=Path("build/gpu"))
     parser.add_argument("--ends-at", type=float, default=time.time() + 3600)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _leave)
     if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    bench = Bench(options.job, options.shape, options.device, options.scratch, options.kills, options.ends_at)
+    bench = Bench(
+        options.job, options.shape, options.device, options.scratch, options.kills, options.ends_at, options.keep
+    )
     begin = time.time()
     run(bench, options.cases.split(","))
     tell(job=options.job, seconds=round(time.time() - begin, 1))

@@ -1,4 +1,4 @@
-"""A rank killed under load in a deployment as users have it, with its spare ranks: A13, tensor 2 and pipeline 2."""
+"""A rank killed under load in a deployment as users have it, with its spare ranks: A13 on two GPUs, M6 on four."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from benchmarks.gpu.workloads import Request, fixed
 from tests.faults.parts import parts
 from tests.support.deployment import Deployment
 
-LAYOUTS = {"kill-tensor": ("tp", 2, 1), "kill-pipeline": ("pp", 1, 2)}
+LAYOUTS = {"kill-tensor": ("A13.tp", 2, 1), "kill-pipeline": ("A13.pp", 1, 2), "kill-four": ("M6", 2, 2)}
 POLL_S = 0.005
 LIMIT_S = 90.0
 TURN_S = 20.0
@@ -87,12 +87,13 @@ async def _kill_under(on: Ground, kind: str, request: Request, ends_at: float) -
 
 
 def _tell(on: Ground, kind: str, kills: list[Kill], load: Streams) -> None:
-    prefix = f"A13.{on.layout}.{kind}"
+    prefix = f"{on.layout}.{kind}"
     unready, serving = [one.unready_s for one in kills], [one.serving_s for one in kills]
     note = f"{len(kills)} kills, longest {max(unready):.2f} s, failed streams {len(load.failed)}"
     on.bench.measured(f"{prefix}.unready", statistics.median(unready), note)
     on.bench.measured(f"{prefix}.serving", statistics.median(serving), f"longest {max(serving):.2f} s")
     on.bench.measured(f"{prefix}.changed", sum(one.changed for one in kills))
+    on.bench.measured(f"{prefix}.lost", len(load.failed), f"of {len(load.answers)}" + "".join(load.failed[:1]))
 
 
 def _kill(deployment: Deployment, number: int) -> Kill:
@@ -134,4 +135,4 @@ def _spares_at_rest(deployment: Deployment) -> list[tuple[str, ...]] | None:
     return [(str(part.pid), one[11], one[12]) for part, one in zip(spares, fields, strict=True)]
 
 
-CASES: Mapping[str, Callable[[Ground], None]] = {"A13t": _kill_all, "A13p": _kill_all}
+CASES: Mapping[str, Callable[[Ground], None]] = {"A13t": _kill_all, "A13p": _kill_all, "M6": _kill_all}

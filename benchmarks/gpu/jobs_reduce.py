@@ -1,4 +1,6 @@
-"""Sums over two GPUs inside a graph, ours with the abort word polled, beside NCCL and torch's symmetric memory: A9.
+"""Sums over GPUs inside a graph, ours with the abort word polled, beside NCCL and torch's symmetric memory.
+
+On two GPUs A9, on four M4.
 
 Ours is what ranks use (``parallel/exchange.py``), over open memory whose handles go through torch's own group here.
 """
@@ -10,6 +12,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +23,6 @@ from benchmarks.gpu.job import Bench, tell
 SIZES_KB = (8, 32, 128, 512)
 """The line's; prompts and large batches need LARGER_KB too."""
 LARGER_KB = (2048, 8192, 65536)
-WORLD = 2
 PER_GRAPH, TURNS = 50, 15
 WAYS = ("ours", "nccl", "one-shot", "two-shot")
 
@@ -38,12 +40,12 @@ def ground(bench: Bench) -> Iterator[Ground]:
     yield Ground(bench)
 
 
-def _all(on: Ground) -> None:
+def _all(line: str, world: int, on: Ground) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()
-    ranks = [context.Process(target=_rank, args=(rank, port, queue)) for rank in range(WORLD)]
+    ranks = [context.Process(target=_rank, args=(rank, world, port, queue)) for rank in range(world)]
     for one in ranks:
         one.start()
     for one in ranks:
@@ -53,20 +55,22 @@ def _all(on: Ground) -> None:
     for size in SIZES_KB:
         beside = ", ".join(f"{way} {us:.1f}" for way, us in figures[size].items() if way != "ours")
         if "ours" in figures[size]:
-            on.bench.measured(f"A9.{size}", figures[size]["ours"], f"{beside}; median of {TURNS} graphs of {PER_GRAPH}")
+            on.bench.measured(
+                f"{line}.{size}", figures[size]["ours"], f"{beside}; median of {TURNS} graphs of {PER_GRAPH}"
+            )
     for size in LARGER_KB:
         tell(note=f"{size} KB: " + ", ".join(f"{way} {us:.1f} us" for way, us in figures[size].items()))
     for way, trouble in troubles.items():
-        tell(failed=f"A9 {way}", text=trouble)
+        tell(failed=f"{line} {way}", text=trouble)
 
 
-def _rank(rank: int, port: int, queue: Any) -> None:
+def _rank(rank: int, world: int, port: int, queue: Any) -> None:
     torch.cuda.set_device(rank)
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
-    dist.init_process_group("nccl", rank=rank, world_size=WORLD, device_id=torch.device("cuda", rank))
+    dist.init_process_group("nccl", rank=rank, world_size=world, device_id=torch.device("cuda", rank))
     figures: dict[int, dict[str, float]] = {size: {} for size in (*SIZES_KB, *LARGER_KB)}
     troubles: dict[str, str] = {}
-    for way, make in zip(WAYS, (_ours(rank), _nccl, _one_shot, _two_shot), strict=True):
+    for way, make in zip(WAYS, (_ours(rank, world), _nccl, _one_shot, _two_shot), strict=True):
         try:
             for size, found in figures.items():
                 call, x = make(size * 512)
@@ -85,14 +89,14 @@ Made = tuple[Callable[[], torch.Tensor], torch.Tensor]
 """Sums, and returns where the sum is; the tensor to be summed."""
 
 
-def _ours(rank: int) -> Callable[[int], Made]:
+def _ours(rank: int, world: int) -> Callable[[int], Made]:
     from bireme_worker.parallel.exchange import Exchange
 
-    exchange = Exchange(rank, WORLD, hidden=0, ids=8, device=torch.device("cuda", rank))
-    handles: list[bytes] = [b""] * WORLD
+    exchange = Exchange(rank, world, hidden=0, ids=8, device=torch.device("cuda", rank))
+    handles: list[bytes] = [b""] * world
     exchange.prepare()
     dist.all_gather_object(handles, exchange.handle())
-    exchange.join({1 - rank: exchange.open(handles[1 - rank])})
+    exchange.join({peer: exchange.open(handles[peer]) for peer in range(world) if peer != rank})
     dist.barrier()
 
     def make(elements: int) -> Made:
@@ -139,7 +143,7 @@ def _symmetric(elements: int) -> tuple[torch.Tensor, str]:
 def _check(call: Callable[[], torch.Tensor], x: torch.Tensor, rank: int) -> None:
     everyone = [
         torch.randn(x.shape, generator=torch.Generator(x.device).manual_seed(one), device=x.device, dtype=x.dtype)
-        for one in range(WORLD)
+        for one in range(dist.get_world_size())
     ]
     x.copy_(everyone[rank])
     torch.cuda.synchronize()
@@ -169,4 +173,4 @@ def _graph_us(call: Callable[[], torch.Tensor]) -> float:
     return float(statistics.median(times[3:]))
 
 
-CASES: Mapping[str, Callable[[Ground], None]] = {"A9": _all}
+CASES: Mapping[str, Callable[[Ground], None]] = {"A9": partial(_all, "A9", 2), "M4": partial(_all, "M4", 4)}

@@ -1,4 +1,7 @@
-"""The 8B shape on one GPU as users have it: A11 (start), A3 through HTTP and the router, A12 (reload under load)."""
+"""The 8B shape on one GPU as users have it.
+
+A11 (start), A3 through HTTP and the router, A12 (reload under load), P1 (`bireme profile`).
+"""
 
 import asyncio
 import time
@@ -9,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.gpu.job import Bench
 from benchmarks.gpu.served import Streams, deployed, first_token, throughput
+from benchmarks.gpu.shares import profiled, tell_shares
 from benchmarks.gpu.weights import DEVICE, write_checkpoint
 from benchmarks.gpu.workloads import conversations, fixed
 from benchmarks.reload_pause import reload
@@ -37,11 +41,11 @@ class Ground:
         print(f"checkpoint {name} after {time.monotonic() - begin:.1f} s", flush=True)
         return path
 
-    def start(self, triton_cache: Path | None = None) -> float:
-        """Start a deployment; seconds until its first token."""
+    def start(self) -> float:
+        """Start a deployment; seconds until its first token. Kernels are compiled once a call."""
         source = self.checkpoint("a")
         self.stack.close()
-        cache = {} if triton_cache is None else {"TRITON_CACHE_DIR": str(triton_cache)}
+        cache = {"TRITON_CACHE_DIR": str(self.bench.scratch / "triton")}
         begin = time.monotonic()
         self.deployment = self.stack.enter_context(deployed(source, 1, 1, DEVICE, cache))
         return asyncio.run(first_token(self.deployment)) - begin
@@ -67,10 +71,9 @@ def ground(bench: Bench) -> Iterator[Ground]:
 
 
 def _start(on: Ground) -> None:
-    cache = on.bench.scratch / "triton"
     source = on.checkpoint("a")
-    on.bench.measured("A11.cold", on.start(cache), "`bireme up`: operator, router and worker included")
-    on.bench.measured("A11.warm", on.start(cache), _phases(on.serving()))
+    on.bench.measured("A11.cold", on.start(), "`bireme up`: operator, router and worker included")
+    on.bench.measured("A11.warm", on.start(), _phases(on.serving()))
     size = sum(file.stat().st_size for file in source.iterdir())
     on.stack.close()
     on.deployment = None
@@ -156,4 +159,20 @@ async def _reload_under_load(on: Ground) -> None:
     bench.measured("A12.failed", len(load.failed), f"of {len(load.answers)}" + "".join(load.failed[:1]))
 
 
-CASES: Mapping[str, Callable[[Ground], None]] = {"A11": _start, "A3h": _http, "A12": _reload}
+def _profile(on: Ground) -> None:
+    asyncio.run(_profile_under_load(on))
+
+
+async def _profile_under_load(on: Ground) -> None:
+    bench, deployment = on.bench, await asyncio.to_thread(on.serving)
+    load = Streams(deployment.url, bench.count(STREAMS, 2), fixed(bench.vocabulary, 1, 500, bench.count(500, 100))[0])
+    try:
+        await load.flowing(bench.count(2000, 50))
+        report = await asyncio.to_thread(profiled, bench, deployment)
+    finally:
+        await load.stop()
+    assert not load.failed, load.failed[0]
+    tell_shares(bench, "P1", report)
+
+
+CASES: Mapping[str, Callable[[Ground], None]] = {"A11": _start, "A3h": _http, "A12": _reload, "P1": _profile}

@@ -1,7 +1,7 @@
 """The lines that are measured, what they must reach, and how figures are judged and shown. No torch here.
 
-A bound is a number, or a factor of a name: ``0.9*peer`` (the peer's figure of this call, else the recorded one) or
-``0.9*A3.offline`` (another figure of this call).
+A bound is a number, empty (only measured), or a factor of a name: ``0.9*peer`` (the peer's figure of this call, else
+the recorded one) or ``0.9*A3.offline`` (another figure of this call).
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,28 @@ def _more(key: str, about: str, unit: str, reach: str, aim: str, recorded: float
     return Line(key, about, unit, reach, aim, less=False, recorded=recorded)
 
 
-def _kills(layout: str, kind: str) -> list[Line]:
-    where = {"tp": "TP2", "pp": "PP2"}[layout]
+def _kills(prefix: str, where: str, kind: str) -> list[Line]:
     about = f"8B {where}, rank killed inside a {kind}, median of all"
     return [
-        Line(f"A13.{layout}.{kind}.unready", f"{about}: not ready", "s", "2", "0.5"),
-        Line(f"A13.{layout}.{kind}.serving", f"{about}: serving again", "s", "10", "5"),
-        Line(f"A13.{layout}.{kind}.changed", f"{about}: survivors with another pid or load counter", "", "0", "0"),
+        Line(f"{prefix}.{kind}.unready", f"{about}: not ready", "s", "2", "0.5"),
+        Line(f"{prefix}.{kind}.serving", f"{about}: serving again", "s", "10", "5"),
+        Line(f"{prefix}.{kind}.changed", f"{about}: survivors with another pid or load counter", "", "0", "0"),
+        Line(f"{prefix}.{kind}.lost", f"{about}: streams that failed", "", "0", "0"),
+    ]
+
+
+def _large(layout: str, where: str, floor_ms: float) -> list[Line]:
+    about = f"175B shape, int8, {where}, context 500"
+    return [
+        Line(f"M5.{layout}.latency", f"{about}, batch 1, inter-token latency", "ms", "", f"{1.3 * floor_ms:.1f}"),
+        _more(f"M5.{layout}.batch", f"{about}: largest batch with p99 inter-token latency ≤ 50 ms", "", "", ""),
+    ]
+
+
+def _shares(name: str, about: str) -> list[Line]:
+    uses = {"compute": "computing", "exchange": "sums and sending", "bubble": "waiting", "gap": "host's gaps"}
+    return [
+        Line(f"{name}.{use}", f"profile of {about}: {said}, mean of ranks", "%", "", "") for use, said in uses.items()
     ]
 
 
@@ -68,12 +83,21 @@ LINES: Final[tuple[Line, ...]] = (
     Line("A11.warm", "8B, process start to first token, Triton cache warm", "s", "20", "10", recorded=72),
     Line("A12.gap", "8B reload under load, longest gap without a token", "s", "1", "0.45"),
     Line("A12.failed", "8B reload under load, failed requests", "", "0", "0"),
-    *_kills("tp", "graph"),
-    *_kills("tp", "prefill"),
-    *_kills("pp", "graph"),
-    *_kills("pp", "prefill"),
+    *(line for kind in ("graph", "prefill") for line in _kills("A13.tp", "TP2", kind)),
+    *(line for kind in ("graph", "prefill") for line in _kills("A13.pp", "PP2", kind)),
     _more("A14.decode", "attention, decode, 8B: share of the copy bandwidth of this call", "%", "70", "85"),
     _more("A14.prefill", "attention, prefill, 8B: share of the matrix rate of this call", "%", "55", "70"),
+    *_shares("P1", "8B served, 32 streams, `bireme profile`"),
+    Line("M1.latency", "70B bf16 TP4, batch 1, context 500, inter-token latency", "ms", "16", "14"),
+    _more("M2.ratio", "70B int8 batch 1: latency of TP2 ÷ TP4", "×", "1.6", "1.75"),
+    _more("M3.pp4", "8B PP4, 1,024 at once against 256 on one GPU", RATE, _ONE.format(2.8), _ONE.format(3.2)),
+    _more("M3.tp2pp2", "8B TP2 × PP2, 1,024 at once against 256 on one", RATE, _ONE.format(2.8), _ONE.format(3.2)),
+    *(Line(f"M4.{size}", f"all-reduce TP4 in a graph, {size} KB", "µs", "12", "10") for size in (8, 32, 128, 512)),
+    *_large("tp4", "TP4", 13.5),
+    *_large("tp2pp2", "TP2 × PP2", 27.0),
+    *(line for kind in ("graph", "prefill") for line in _kills("M6", "TP2 × PP2", kind)),
+    *_shares("M7.70b", "70B bf16 TP4, batch 1"),
+    *_shares("M7.175b", "175B int8 TP4, batch 1"),
 )  # fmt: skip
 BY_KEY: Final[Mapping[str, Line]] = {line.key: line for line in LINES}
 
@@ -91,6 +115,8 @@ class Figures:
     def bound(self, line: Line, text: str) -> float | None:
         """The number that ``text`` means, if everything in it is known."""
         factor, _, name = text.partition("*")
+        if not text:
+            return None
         if not name:
             return float(factor)
         other = self.peers.get(line.key, line.recorded) if name == "peer" else self.ours.get(name)
@@ -99,11 +125,13 @@ class Figures:
     def verdict(self, line: Line) -> str:
         """How far ``line`` came."""
         value, reach, aim = self.ours[line.key], self.bound(line, line.reach), self.bound(line, line.aim)
-        if reach is None or aim is None:
+        if aim is None:
+            return "?" if line.aim else "-"
+        if reach is None and line.reach:
             return "?"
         if _meets(line, value, aim):
             return "aim"
-        return "reach" if _meets(line, value, reach) else "MISSED"
+        return "reach" if reach is not None and _meets(line, value, reach) else "MISSED"
 
     def peer(self, line: Line) -> str:
         """The peer's figure, and whether it is of this call."""
@@ -141,7 +169,7 @@ def performance_rows(figures: Figures, machine: str) -> str:
             beside = "" if peer == "-" else f"; peer {peer.strip('()')}"
             beside += " (recorded in another call)" if peer.startswith("(") else ""
             note = f"; {figures.notes[line.key]}" if line.key in figures.notes else ""
-            missed = "" if figures.verdict(line) in {"aim", "?"} else " (missed)"
+            missed = "" if figures.verdict(line) in {"aim", "?", "-"} else " (missed)"
             wanted = "–" if aim is None else f"{'≤' if line.less else '≥'} {_short(aim)}"
             found = f"{_short(figures.ours[line.key])}{missed}{beside}{note}"
             about = f"{line.key} {line.about}" + (f", {line.unit}" if line.unit else "")

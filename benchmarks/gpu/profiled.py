@@ -50,13 +50,24 @@ def profiled(config: Mapping[str, Any], layout: tuple[int, int], rows: int, step
     with tempfile.TemporaryDirectory() as scratch:
         source = describe(config, Path(scratch))
         with running(source, *layout, module=RANDOM) as (engine, _):
-            requests = fixed(config["vocab_size"], rows, CONTEXT, LONG)
-            load = threading.Thread(target=until_lost, args=(engine, requests), daemon=True)
-            load.start()
-            report = profile(engine, f"{rows:08x}", steps)
-            engine.group.end("profiled")
-            load.join()
+            return under_load(engine, config["vocab_size"], rows, steps)
+
+
+def under_load(engine: Formed, vocabulary: int, rows: int, steps: int) -> ProfileReport:
+    """The profile of a group while it computes ``rows`` requests at a time; the epoch ends with it."""
+    load = threading.Thread(target=until_lost, args=(engine, fixed(vocabulary, rows, CONTEXT, LONG)), daemon=True)
+    load.start()
+    report = profile(engine, f"{rows:08x}", steps)
+    engine.group.end("profiled")
+    load.join()
     return report
+
+
+def keep(report: ProfileReport, stem: Path) -> None:
+    """Summary and picture."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    Path(f"{stem}.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    Path(f"{stem}.svg").write_text(picture(report))
 
 
 def main() -> None:
@@ -69,14 +80,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("profile"))
     options = parser.parse_args()
     config = quantized(SHAPES[options.shape], options.quantization)
-    options.output.mkdir(parents=True, exist_ok=True)
     for layout in options.layouts.split(","):
         tensor, stages = map(int, layout.split("x"))
         for rows in map(int, options.rows.split(",")):
             report = profiled(config, (tensor, stages), rows, options.steps)
-            stem = options.output / f"{options.shape}-{layout}-{rows}"
-            stem.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
-            stem.with_suffix(".svg").write_text(picture(report))
+            keep(report, options.output / f"{options.shape}-{layout}-{rows}")
             print(f"== {options.shape} {layout}, {rows} at a time\n{told(report)}", flush=True)
 
 

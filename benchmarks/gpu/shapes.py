@@ -43,6 +43,18 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
+SHAPES["175b"] = {
+    **LLAMA,
+    "hidden_size": 12_288,
+    "intermediate_size": 32_768,
+    "num_hidden_layers": 96,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 96,
+    "vocab_size": 51_200,
+    "max_position_embeddings": 8192,
+    "rope_theta": 10_000.0,
+}
+"""As many parameters as GPT-3: three matrices of 2⅔ times the width in place of its two of four times."""
 SHAPES["tiny"] = {
     **LLAMA,
     "hidden_size": 128,

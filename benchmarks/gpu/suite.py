@@ -1,11 +1,11 @@
-"""Many cases of one or two GPUs, beside their peers, in one call of a machine that is lent for minutes.
+"""Many cases of one to four GPUs, beside their peers, in one call of a machine that is lent for minutes.
 
 Each job is a process of its own; every figure is shown and kept as it comes; a case that fails, or a job that does not
 end, costs the others nothing. What does not fit into the time is left out by name, the least valuable first. Last come
 one JSON line, rows for docs/performance.md and a table; the exit code is 1 when a case failed.
 
     python -m benchmarks.gpu.suite --cases A1,A2,A3 --limit-s 560 --peers DIRECTORY --logs DIRECTORY
-    python -m benchmarks.gpu.suite --cases all --shape tiny --device cpu      does everything run?
+    python -m benchmarks.gpu.suite --cases A11,A13 --rehearse      does it run? on this machine's CPU, with a tiny model
 """
 
 import argparse
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.gpu.cases import Case, Task, chosen, fitting, lanes_of, length, tasks_of
+from benchmarks.gpu.cases import Case, Task, able, chosen, fitting, lanes_of, length, needs, tasks_of
 from benchmarks.gpu.external import Peer, read_peers
 from benchmarks.gpu.job import MARK
 from benchmarks.gpu.lines import LINES, Figures, performance_rows, table
@@ -60,15 +60,21 @@ class Call:
 def main() -> int:
     """Plan, run, report."""
     options = _options()
-    count = options.gpus if options.gpus is not None else _gpus()
-    cases = chosen(options.cases)
+    if options.rehearse:
+        options.shape, options.device, options.kills = "tiny", "cpu", 1
+    count = 0 if options.device == "cpu" else options.gpus if options.gpus is not None else _gpus()
+    asked = chosen(options.cases)
     begin, figures = time.time(), Figures()
     if not count:
-        cases = [case for case in cases if _runs_on_cpu(case)]
         options.device = "cpu"
+    cases = able(asked, count)
+    figures.dropped |= {one.name: f"needs {needs(one)}, here are {count}" for one in asked if one not in cases}
     lines = {case.line for case in cases}
     peers = read_peers(options.peers, lines) if options.peers else []
-    kept, left = fitting(cases, [peer.task for peer in peers], max(count, 1), options.limit_s - SPARE_S)
+    kept: list[Case] = cases
+    left: list[Case] = []
+    if options.shape != "tiny":
+        kept, left = fitting(cases, [peer.task for peer in peers], max(count, 1), options.limit_s - SPARE_S)
     figures.dropped |= {case.name: f"does not fit into {options.limit_s:.0f} s" for case in left}
     options.logs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bireme-") as scratch:
@@ -87,6 +93,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--logs", type=Path, default=Path("build/gpu"), help="where logs go (%(default)s)")
     parser.add_argument("--shape", default="", help="a shape for all cases; tiny: only prove that they run")
     parser.add_argument("--device", default="auto", help="auto or cpu")
+    parser.add_argument("--rehearse", action="store_true", help="all that runs on a CPU, tiny, one kill of each kind")
     parser.add_argument("--gpus", type=int, help="use so many (all)")
     parser.add_argument("--kills", type=int, default=10, help="of each kind in A13 (%(default)s)")
     return parser.parse_args()
@@ -100,18 +107,14 @@ def _gpus() -> int:
     return listed.count("GPU ")
 
 
-def _runs_on_cpu(case: Case) -> bool:
-    job = tasks_of([case])[0].job
-    return job is not None and job.cpu and not case.needs_gpu
-
-
 async def _all(call: Call, tasks: Sequence[Task], count: int) -> None:
     lanes, together = lanes_of(tasks, count)
     if call.options.device == "cpu":
         await _lane(call, [*(task for lane in lanes for task in lane), *together], "")
         return
     await asyncio.gather(*(_lane(call, lane, str(gpu)) for gpu, lane in enumerate(lanes)))
-    await _lane(call, together, "0,1")
+    for task in together:
+        await _lane(call, [task], ",".join(map(str, range(task.gpus))))
 
 
 async def _lane(call: Call, tasks: Sequence[Task], gpus: str) -> None:
@@ -137,7 +140,7 @@ async def _run_job(call: Call, task: Task, environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu.job", "--job", task.name]
     command += ["--cases", ",".join(case.name for case in task.cases), "--scratch", str(call.scratch)]
     command += ["--shape", options.shape, "--device", options.device, "--kills", str(options.kills)]
-    command += ["--ends-at", str(time.time() + call.left)]
+    command += ["--ends-at", str(time.time() + call.left), "--keep", str(options.logs.absolute())]
     path = [str(ROOT), *(str(ROOT / part) for part in ("operator", "router", "worker"))]
     environment["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])
     done: set[str] = set()
@@ -230,6 +233,8 @@ def _log(call: Call, name: str) -> Path:
 def _report(call: Call) -> int:
     figures = call.figures
     machine = _machine(call.options.device)
+    if call.options.shape:
+        machine += f", in place of each shape {call.options.shape}"
     last = {"machine": machine, "seconds": round(time.time() - call.begin)}
     last |= {"figures": figures.ours, "peers": figures.peers, "met": _met(figures)}
     last |= {"failed": figures.failed, "left_out": figures.dropped}

@@ -7,12 +7,13 @@ Prints for each format, matrix and number of rows the fastest ones and what is c
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+import triton
 
 from benchmarks.gpu.kernel_tables import graph_us
 from benchmarks.gpu.quantized import SHAPES, rotating
@@ -33,16 +34,25 @@ def tune(kinds: Sequence[str], seconds: float) -> list[str]:
                 matrices, nbytes, count = rotating(kind, outputs, inputs)
                 x = torch.randn((rows, inputs), device="cuda", dtype=torch.bfloat16)
                 ways = dict(_ways(x, matrices))
-                figures = {way: graph_us(call, count) for way, call in ways.items()}
+                figures = dict(_timed(ways, count))
                 best = sorted(figures, key=lambda way: figures[way])[:4]
                 shown = "; ".join(
                     f"{way} {figures[way]:.1f} us {nbytes / figures[way] * 1e-6:.2f} TB/s"
-                    for way in dict.fromkeys((*best, "now"))
+                    for way in dict.fromkeys((*best, *({"now"} & figures.keys())))
                 )
                 lines.append(f"{kind} {name} {rows} rows: {shown}")
                 print(lines[-1], flush=True)
                 del matrices
     return lines
+
+
+def _timed(ways: Mapping[str, Callable[[int], object]], count: int) -> Iterator[tuple[str, float]]:
+    """Microseconds of each way that this card can run."""
+    for way, call in ways.items():
+        try:
+            yield way, graph_us(call, count)
+        except (triton.OutOfResources, RuntimeError) as error:
+            print(f"{way}: {error}"[:150], flush=True)
 
 
 def _ways(x: torch.Tensor, matrices: Sequence[Any]) -> Iterator[tuple[str, Callable[[int], object]]]:

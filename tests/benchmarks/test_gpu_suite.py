@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.cases import CASE, CASES, JOB, Task, UnknownCase, chosen, fitting, lanes_of, length, tasks_of
+from benchmarks.gpu.cases import CASE, CASES, JOB, Task, UnknownCase, able, chosen, fitting, lanes_of, length, tasks_of
 from benchmarks.gpu.external import read_peers
 from benchmarks.gpu.lines import BY_KEY, LINES, Figures, performance_rows, table
 
@@ -32,6 +32,23 @@ def test_the_least_valuable_cases_are_left_out_and_none_that_costs_nothing() -> 
     assert CASE["A1"] in kept
     alone = [CASE["A1"], CASE["A10"]]
     assert fitting(alone, [], 1, 48) == ([CASE["A1"]], [CASE["A10"]])
+
+
+def test_cases_need_their_gpus() -> None:
+    wanted = chosen("A1,A9,A13t,M4,M6")
+    assert [[case.name for case in able(wanted, gpus)] for gpus in (0, 1, 2, 4)] == [
+        ["A1", "A13t", "M6"],
+        ["A1"],
+        ["A1", "A9", "A13t"],
+        ["A1", "A9", "A13t", "M4", "M6"],
+    ]
+
+
+def test_a_line_without_bounds_is_only_shown() -> None:
+    figures = Figures(ours={"P1.compute": 80.0, "M5.tp4.latency": 16.0})
+    assert figures.verdict(BY_KEY["P1.compute"]) == "-"
+    assert figures.verdict(BY_KEY["M5.tp4.latency"]) == "aim"
+    assert "| – | 80 | one card |" in performance_rows(figures, "one card")
 
 
 def test_peers_have_the_second_gpu_and_follow_where_there_is_one() -> None:
@@ -66,11 +83,11 @@ def test_a_peer_is_a_command_and_patterns(tmp_path: Path) -> None:
 
 
 def test_the_driver_runs_a_case_on_a_cpu(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.gpu.suite", "--cases", "A1", "--shape", "tiny", "--device", "cpu"]
+    command = [sys.executable, "-m", "benchmarks.gpu.suite", "--cases", "A1,A10", "--rehearse"]
     done = subprocess.run([*command, "--logs", str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "solo.log").read_text()
     (last,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert last["figures"].keys() == {"A1.500", "A1.4000"}
     assert not last["failed"]
-    assert not last["left_out"]
+    assert last["left_out"] == {"A10": "needs 1 GPU, here are 0"}
     assert (tmp_path / "rows.md").read_text().count("\n") == 2
