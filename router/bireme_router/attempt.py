@@ -65,6 +65,8 @@ class Attempt:
         self._silence = f"no token for {settings.first_token_timeout_s:g} s"
         self._set_at = 0.0
         self._opened = False
+        self._response: aiohttp.ClientResponse | None = None
+        """The answer that is being relayed."""
         self._fault: RouterError | ClientLeft | None = None
         """What ended the stream inside the parser."""
 
@@ -76,6 +78,8 @@ class Attempt:
                 self._lease.abandon = self._abandon
                 return await self._send(body, {**self._headers(number), **traced})
         except TimeoutError:
+            if self._response is not None:
+                return await self._broken(self._response, self._silence, Setback.SILENT)
             return Lost(Setback.SILENT, self._silence)
         finally:
             self._lease.abandon = _too_late
@@ -124,6 +128,7 @@ class Attempt:
     async def _relay(self, response: aiohttp.ClientResponse) -> Outcome:
         """Until the sink is open by awaiting every piece, then directly."""
         reader, sink, content = self._reader, self._sink, response.content
+        self._response = response
         while not (sink.open and possible(content)):
             if not (data := await content.readany()):
                 return await self._broken(response, "the connection was closed before the end marker")
@@ -204,12 +209,15 @@ class Attempt:
         await self._sink.drain()
         self._wait_for_next(self._clock())
 
-    async def _broken(self, response: aiohttp.ClientResponse, reason: str) -> Outcome:
+    async def _broken(
+        self, response: aiohttp.ClientResponse, reason: str, setback: Setback = Setback.BROKEN
+    ) -> Outcome:
+        """What came whole but for its last line end is delivered: its ids count as that."""
         if events := self._reader.rest():
             await self._sink.write(events, response.headers)
         if self._reader.ended:
             return await self._ended(response)
-        return Lost(Setback.BROKEN, reason)
+        return Lost(setback, reason)
 
     async def _ended(self, response: aiohttp.ClientResponse) -> Outcome:
         reader = self._reader
