@@ -15,6 +15,7 @@ class RMSNorm:
     def __init__(self, name: str, size: int, eps: float, dtype: torch.dtype, *, from_one: bool = False) -> None:
         self.weight = Weight((size,), dtype, (Piece(f"{name}.weight", (size,)),))
         self._eps = eps
+        self._floor = torch.tensor(eps, dtype=torch.float32)
         self._shape = (size,)
         self._from_one = from_one
 
@@ -30,9 +31,13 @@ class RMSNorm:
         if self._from_one:
             return functional.rms_norm(x.float(), self._shape, self.weight.tensor.float() + 1, self._eps).to(x.dtype)
         if x.dtype == torch.float32:
-            # Half as many operations as torch makes of its own on a CPU; beside one row's products each one counts.
             length: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            scale = length.square_().mul_(1 / x.shape[-1]).add_(self._eps).rsqrt_()
-            return (x * scale).mul_(self.weight.tensor)
+            return (x * self._square(length, 1 / x.shape[-1]).rsqrt_()).mul_(self.weight.tensor)
         # The model's authors round to the model's dtype before the weight is applied.
         return functional.rms_norm(x.float(), self._shape, None, self._eps).to(x.dtype) * self.weight.tensor
+
+    def _square(self, length: torch.Tensor, factor: float) -> torch.Tensor:
+        """``length² · factor + eps``. On a CPU beside one row's products each operation counts: there it is one."""
+        if length.is_cuda:
+            return length.square_().mul_(factor).add_(self._eps)
+        return torch.addcmul(self._floor, length, length, value=factor)
