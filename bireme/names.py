@@ -162,6 +162,7 @@ class Event(Word):
     CANARY_STARTED = "CanaryStarted", "The canary groups serve; from here on they are compared with the others."
     CANARY_PASSED = "CanaryPassed", "The canary was as good as the others: the rollout goes on. Has the numbers."
     CANARY_FAILED = "CanaryFailed", "The canary was worse: the rollout is given up. Has the numbers."
+    GROUP_MOVES = "GroupMoves", "A group is to be had elsewhere; names the nodes that it is to leave, and why."
     GROUP_DRAINED = "GroupDrained", "A group has no running request left and was deleted."
 
 

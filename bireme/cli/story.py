@@ -49,6 +49,7 @@ _WORDS: Final[Mapping[str, str]] = {
     Event.GROUP_FAILED: "it was given up: {message}",
     Event.GROUP_RELOADED: "it served another checkpoint, {message}",
     Event.GROUP_CREATED: "it was made, {message}",
+    Event.GROUP_MOVES: "{message}",
     Event.GROUP_DRAINED: "it was gone: {message}",
 }
 

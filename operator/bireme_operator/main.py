@@ -141,6 +141,7 @@ def _read(arguments: Sequence[str]) -> Settings:
         probe_port=options.probe_port,
         workers=options.workers,
         watched=watched,
+        silent_node_seconds=options.silent_node_seconds,
     )
 
 
@@ -171,6 +172,13 @@ def _add_signals(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--leave-taint", action="append", default=[], metavar="KEY[:S]", help=key)
     kind = "a condition of this type with this status (True)"
     group.add_argument("--leave-condition", action="append", default=[], metavar="TYPE[=STATUS][:S]", help=kind)
+    group.add_argument(
+        "--silent-node-seconds",
+        type=int,
+        default=Settings.silent_node_seconds,
+        metavar="S",
+        help="its kubelet is not heard for so long, though its pods live; 0 for never (%(default)s)",
+    )
 
 
 def _add_lease(group: "argparse._ArgumentGroup") -> None:

@@ -162,13 +162,9 @@ def _conditions(desired: Desired, groups: Sequence[Group]) -> dict[ConditionType
     }
 
 
-def _placed(group: Group) -> bool:
-    return len(group.stages) == group.size and not any(pod.unplaced or pod.gated for pod in group.stages.values())
-
-
 def _scheduled(groups: Sequence[Group], desired: Desired) -> _Judged:
     """Say which groups lack a place and, when a rollout waits for one of them, what would help."""
-    unplaced = [group for group in groups if group.verdict.state is not GroupState.FAILED and not _placed(group)]
+    unplaced = [group for group in groups if group.verdict.state is not GroupState.FAILED and not group.placed]
     if not unplaced:
         return _Judged(True, Reason.NONE)
     message = _listed("lacks a place for a stage", [group.index for group in unplaced])
@@ -181,10 +177,7 @@ def _scheduled(groups: Sequence[Group], desired: Desired) -> _Judged:
 
 
 def _leaving(group: Group) -> str:
-    leaving = [pod for pod in group.stages.values() if pod.node_leaving]
-    why = "; ".join(sorted({pod.leave.why for pod in leaving} - {""}))
-    nodes = ", ".join(sorted({pod.node for pod in leaving}))
-    return f"group {group.index} is to leave {nodes}" + (f" ({why})" if why else "")
+    return f"group {group.index} {group.asked}"
 
 
 def _given_up(desired: Desired, memory: Memory, failed: str, stalled: _Judged) -> dict[ConditionType, _Judged]:

@@ -138,9 +138,11 @@ def test_a_certificate_is_checked_by_what_the_values_name(helm: Helm) -> None:
 
 def test_signs_of_nodes_that_will_not_last_reach_the_operator(helm: Helm) -> None:
     words = ["operator.leaveTaints={example.com/reclaim:30}", "operator.leaveConditions={LinkUp=False}"]
+    words += ["operator.silentNodeSeconds=300"]
     operator = one(helm.render(*[word for one in words for word in ("--set", one)]), "Deployment")
     said = operator["spec"]["template"]["spec"]["containers"][0]["args"]
     assert {"--leave-taint=example.com/reclaim:30", "--leave-condition=LinkUp=False"} <= set(said)
+    assert "--silent-node-seconds=300" in said
 
 
 def test_the_notes_tell_three_commands(helm: Helm) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bireme_operator.plan.actions import CreatePod, CreateSpare, DeletePod, LiftGate
-from bireme_operator.plan.observed import Observed, Phase, PodView
+from bireme_operator.plan.observed import Leave, Observed, Phase, PodView
 from bireme_operator.plan.places import HOSTNAME, Needs, NodeView
 from bireme_operator.plan.plan import Plan
 from bireme_operator.plan.providers import Gang
@@ -21,6 +21,7 @@ LOST_AFTER_S: Final = 20.0
 class Cluster(World):
     """``slots`` has how many stages each node takes; ``dead`` since when a node is; others hold ``foreign`` slots.
 
+    A ``silent`` node has no kubelet that acts; what runs there runs on.
     ``epochs`` are the epochs that were served, by group index, in the order in which they were first seen.
     """
 
@@ -28,6 +29,7 @@ class Cluster(World):
     racks: dict[str, str] = field(default_factory=dict)
     dead: dict[str, float] = field(default_factory=dict)
     cordoned: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
     foreign: dict[str, int] = field(default_factory=dict)
     epochs: dict[int, list[int]] = field(default_factory=dict)
 
@@ -48,7 +50,7 @@ class Cluster(World):
         return replace(
             seen,
             pods=tuple(
-                replace(pod, node_lost=self._lost(pod.node), node_leaving=pod.node in self.cordoned)
+                replace(pod, node_lost=self._lost(pod.node), **self._leaving(pod.node))  # type: ignore[arg-type]
                 for pod in self.pods.values()
             ),
             nodes=self._nodes() if gated else None,
@@ -81,11 +83,11 @@ class Cluster(World):
     def tick(self) -> None:
         """What scheduler and kubelets do between two visits."""
         for name, pod in sorted(self.pods.items()):
-            if pod.deleting and pod.node not in self.dead:
+            if pod.deleting and self._acts(pod.node):
                 self.vanish(name)
             elif pod.phase is Phase.PENDING and not pod.gated and not pod.deleting:
                 node = pod.node or self._place(pod)
-                if node and node not in self.dead:
+                if node and self._acts(node):
                     runs = {"phase": Phase.RUNNING, "started_at": self.now, "unplaced": False}
                     self.pods[name] = replace(pod, node=node, **runs)  # type: ignore[arg-type]
                 elif not node:
@@ -109,8 +111,19 @@ class Cluster(World):
 
     def _place(self, pod: PodView) -> str:
         names = [pod.aim] if pod.aim else sorted(self.slots)
-        open_ = [name for name in names if name not in self.dead and name not in self.cordoned]
+        open_ = [name for name in names if self._acts(name) and name not in self.cordoned]
         return next((name for name in open_ if self.free(name) > 0), "")
+
+    def _acts(self, node: str) -> bool:
+        """Whether there is a kubelet."""
+        return node not in self.dead and node not in self.silent
+
+    def _leaving(self, node: str) -> dict[str, object]:
+        """Why the pods of a node are to leave it; of the silent ones nobody is asked while most nodes are silent."""
+        asked = node in self.silent and 2 * len(self.silent) <= len(self.slots)
+        cordoned = node in self.cordoned
+        leave = Leave("silent", patient=True) if asked and not cordoned else Leave()
+        return {"node_leaving": cordoned or asked, "leave": leave}
 
     def _lost(self, node: str) -> bool:
         return node in self.dead and self.now - self.dead[node] >= LOST_AFTER_S
@@ -125,5 +138,5 @@ class Cluster(World):
                 {GPU: 1000 * (self.free(name) - aimed.count(name)), "pods": 99000},
             )
             for name in sorted(self.slots)
-            if name not in self.dead and name not in self.cordoned
+            if self._acts(name) and name not in self.cordoned
         )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bireme.names import ConditionType, GroupState
+from bireme.names import ConditionType, Event, GroupState
 from bireme_operator.plan.actions import CreatePod
 from bireme_operator.plan.observed import Leave, Phase
 from bireme_operator.plan.scale import HURRY_S, NO_ROOM_S
@@ -137,6 +137,77 @@ def test_whatever_is_cordoned_no_more_groups_are_missing_than_the_budget_has(
                 phase = Phase.PENDING if waits else Phase.RUNNING
                 world.pods[name] = replace(pod, phase=phase, unplaced=waits)
             assert world.step().status.ready_replicas >= max(3 - budget, 1)
+            world.advance(4)
+
+
+def silence(world: World, group: int, *, silent: bool = True) -> None:
+    """The kubelets of a group are not heard for long, or are heard again."""
+    leave = Leave("its kubelet has been silent", patient=True) if silent else Leave()
+    for name, pod in world.pods.items():
+        if pod.group == group:
+            world.pods[name] = replace(pod, node=f"node-{group}", node_leaving=silent, leave=leave)
+
+
+def test_a_group_whose_kubelet_is_silent_moves_when_its_successor_serves_and_says_why() -> None:
+    world = settled(2, 1)
+    silence(world, 0)
+    passes = [world.step()]
+    told = next(group.message for group in passes[0].status.groups if group.index == 0)
+    assert told == "group 0 is to leave node-0 (its kubelet has been silent)"
+    while 0 in groups_of(world):
+        passes.append(world.step())
+        assert passes[-1].status.ready_replicas >= 2
+        world.advance(1)
+    said = [news.message for one in passes for news in one.news if news.event is Event.GROUP_MOVES]
+    assert said == [
+        "it is to leave node-0 (its kubelet has been silent); it is made elsewhere first where there is room"
+    ]
+    assert world.settle().status.ready_replicas == 2
+
+
+@pytest.mark.parametrize("budget", [0, 1, 3])
+def test_without_room_for_its_successor_it_serves_on_whatever_the_budget(budget: int) -> None:
+    world = settled(3, budget)
+    silence(world, 0)
+    silence(world, 1)
+    assert pass_time(world, 10 * NO_ROOM_S) == 3
+    silence(world, 0, silent=False)
+    silence(world, 1, silent=False)
+    world.settle()
+    assert groups_of(world) == {0, 1, 2}, "the kubelets are back before anything moved"
+
+
+def test_whoever_is_cordoned_as_well_does_not_wait_for_ever() -> None:
+    world = settled(3, 1)
+    silence(world, 0)
+    cordon(world, 1)
+    assert pass_time(world, 10 * NO_ROOM_S) == 2
+    assert {pod.group for pod in world.pods.values() if pod.node_leaving} == {0}
+
+
+@given(
+    st.integers(0, 3),
+    st.lists(st.tuples(st.sampled_from(["silence", "hear", "full", "room"]), st.integers(0, 5)), max_size=10),
+)
+@settings(max_examples=25)
+def test_whichever_kubelets_fall_silent_as_many_groups_serve_as_are_wanted(
+    budget: int, events: list[tuple[str, int]]
+) -> None:
+    world, is_full = settled(3, budget), False
+    running = set(world.pods)
+    for what, number in events:
+        groups = sorted(groups_of(world))
+        if what in {"full", "room"}:
+            is_full = what == "full"
+        else:
+            silence(world, groups[number % len(groups)], silent=what == "silence")
+        for _ in range(20):
+            running = running & set(world.pods) if is_full else set(world.pods)
+            for name, pod in world.pods.items():
+                waits = name not in running
+                world.pods[name] = replace(pod, phase=Phase.PENDING if waits else Phase.RUNNING, unplaced=waits)
+            assert world.step().status.ready_replicas >= 3
+            assert len(groups_of(world)) <= 3 + max(budget, 1)
             world.advance(4)
 
 

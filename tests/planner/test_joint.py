@@ -20,7 +20,9 @@ from tests.planner.test_convergence import FAULTS, GOOD_LUCK, LIMITS, LUCK, chec
 from tests.planner.world import Luck, wanted
 
 NODE_FAULTS = st.one_of(
-    st.tuples(st.sampled_from(["fail", "return", "cordon", "uncordon"]), st.integers(0, 5), st.just(0)),
+    st.tuples(
+        st.sampled_from(["fail", "return", "cordon", "uncordon", "silence", "hear"]), st.integers(0, 5), st.just(0)
+    ),
     st.tuples(st.just("foreign"), st.integers(0, 5), st.integers(0, 4)),
 )
 SPECS = st.builds(
@@ -59,6 +61,10 @@ def hit(cluster: Cluster, fault: tuple[str, int, int]) -> None:
         cluster.cordoned.add(node)
     elif kind == "uncordon":
         cluster.cordoned.discard(node)
+    elif kind == "silence":
+        cluster.silent.add(node)
+    elif kind == "hear":
+        cluster.silent.discard(node)
     elif kind == "foreign":
         cluster.foreign[node] = detail
     else:
@@ -69,11 +75,15 @@ def visit(cluster: Cluster, luck: Luck) -> None:
     """One visit, and what must hold of it."""
     leaders = cluster.observe().leaders
     drained = {index for index, group in cluster.memory.groups.items() if group.draining}
-    serving = {group for group, view in leaders.items() if view.document.state == "Serving"} - drained
+    # One that has lost a process is made anew whole where that is the mode, whatever its leader says.
+    struck = {pod.group for pod in cluster.pods.values() if pod.deaths and cluster.desired.recovery.whole}
+    serving = {group for group, view in leaders.items() if view.document.state == "Serving"} - drained - struck
     result = cluster.visit(luck)
     check(cluster)
     gone = {index for index, group in result.memory.groups.items() if group.draining}
-    least = cluster.desired.replicas - cluster.desired.rollout.unavailable
+    # Where a node is to be emptied and there is no room, the budget for that counts as well.
+    emptied = cluster.desired.unavailable_groups if cluster.cordoned else 0
+    least = cluster.desired.replicas - max(cluster.desired.rollout.unavailable, emptied)
     if gone & serving:
         assert len(serving - gone) >= min(len(serving), least), "capacity is taken below what is allowed"
     for epochs in cluster.epochs.values():
@@ -85,6 +95,7 @@ def heal(cluster: Cluster) -> None:
     for node in list(cluster.dead):
         cluster.give_back(node)
     cluster.cordoned.clear()
+    cluster.silent.clear()
     cluster.foreign.clear()
     cluster.mute.clear()
     cluster.requests.clear()

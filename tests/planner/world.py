@@ -256,7 +256,9 @@ class World:
                 self.adopted.append(action)
                 self.pods[action.name] = replace(self.spares.pop(action.name), **place)  # type: ignore[arg-type]
             case Become():
-                assert action.request.leader == self.pod(action.request.index, 0).address
+                leaders = [pod for pod in self.pods.values() if (pod.group, pod.stage) == (action.request.index, 0)]
+                newest = max(leaders, key=lambda pod: pod.incarnation)  # beside one that a dead node does not let go
+                assert action.request.leader == newest.address
                 if not self.deaf and action.pod in self.pods:
                     self.pods[action.pod] = replace(self.pods[action.pod], told_leader=action.leader)
 

@@ -79,6 +79,19 @@ class Group:
         return min((pod.leave.by for pod in self.stages.values() if pod.node_leaving and pod.leave.by), default=0.0)
 
     @property
+    def asked(self) -> str:
+        """Which nodes it is to leave, and why; empty where it may stay."""
+        leaving = [pod for pod in self.stages.values() if pod.node_leaving]
+        why = "; ".join(sorted({pod.leave.why for pod in leaving} - {""}))
+        nodes = ", ".join(sorted({pod.node for pod in leaving}))
+        return f"is to leave {nodes}" + (f" ({why})" if why else "") if leaving else ""
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether all that asks the group to leave can wait until a successor serves."""
+        return all(pod.leave.patient for pod in self.stages.values() if pod.node_leaving)
+
+    @property
     def in_doubt(self) -> bool:
         """Whether the group may serve although nobody hears it: an operator that has just begun hears none."""
         return self.unheard_s is not None and self.unheard_s < DOUBTED_S
@@ -92,6 +105,11 @@ class Group:
     def gated(self) -> bool:
         """Whether a stage waits at its gate."""
         return any(pod.gated for pod in self.stages.values())
+
+    @cached_property
+    def placed(self) -> bool:
+        """Whether every stage is there and waits for no place."""
+        return len(self.stages) == self.size and not any(pod.unplaced or pod.gated for pod in self.stages.values())
 
     @property
     def running_requests(self) -> int:

@@ -68,7 +68,7 @@ class GroupMemory:
     0 for a group whose stages are made anew one by one. ``halfway_since`` is when some stages had a place first, and
     others not. ``recalled`` is the leader pod that was asked to drain and shall not any more.
     ``announced`` is the model revision that it was last said to serve, ``refused`` why it keeps to that although
-    another is wanted.
+    another is wanted. ``asked`` is which nodes it was last said to leave, and why.
     """
 
     index: int
@@ -96,6 +96,7 @@ class GroupMemory:
     announced: str = ""
     refused: Failure | None = None
     timing: Timing = field(default_factory=Timing)
+    asked: str = ""
 
     @classmethod
     def new(cls, index: int, now: float, floor: int = 0) -> Self:

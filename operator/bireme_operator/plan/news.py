@@ -57,6 +57,8 @@ def _of_group(
             yield News(Event.STAGE_REPLACED, now.index, f"stage {pod.stage} {how} {pod.name}")
         if now.restarts > before.restarts and not made and now.leaving <= before.leaving:
             yield News(Event.STAGE_RESTARTED, now.index, now.last_death)
+    if now.asked and now.draining is None and (before is None or now.asked != before.asked):
+        yield News(Event.GROUP_MOVES, now.index, f"it {now.asked}; it is made elsewhere first where there is room")
     if now.state is not old:
         yield from _of_state(old, now, verdict)
     if before is not None:

@@ -41,10 +41,14 @@ def is_preemption(disrupted: str) -> bool:
 
 @dataclass(frozen=True)
 class Leave:
-    """Why a pod is asked to leave, and by when (Unix seconds; 0: when it can)."""
+    """Why a pod is asked to leave, and by when (Unix seconds; 0: when it can).
+
+    A ``patient`` wish is for the group's own good: it is never stopped for it before a successor serves.
+    """
 
     why: str = ""
     by: float = 0.0
+    patient: bool = False
 
     @classmethod
     def of(cls, why: str, since: float, notice_s: float) -> Self:

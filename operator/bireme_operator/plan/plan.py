@@ -185,6 +185,7 @@ def _remember(memory: Memory, groups: Sequence[Group], actions: Sequence[Action]
             counted={**group.memory.counted, **{pod.name: _deaths(pod) for pod in own}},
             leaving=group.memory.leaving | (ended & group.memory.counted.keys()),
             last_death=_lost_nodes(group) or group.memory.last_death,
+            asked=group.asked,
         )
     return replace(memory, groups=kept, floor=_floor(memory, groups))
 

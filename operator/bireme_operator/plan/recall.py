@@ -18,6 +18,8 @@ from bireme_operator.plan.scale import wanted_count
 
 def taken_back(groups: Sequence[Group], desired: Desired) -> list[Group]:
     """Return the groups that are drained and are to serve on."""
+    if all(group.memory.draining is None for group in groups):
+        return []
     rolled = _rolled_for_nothing(groups, desired)
     missing = wanted_count(groups, desired) - sum(not is_leaving(group) for group in groups)
     left = [group for group in groups if _goes(group, Purpose.SCALE_DOWN)]

@@ -33,6 +33,9 @@ def wanted_count(groups: Sequence[Group], desired: Desired) -> int:
 def to_remove(groups: Sequence[Group], desired: Desired, now: float) -> list[int]:
     """Return the groups to drain, least useful first, so that no more than are wanted stay."""
     staying = [group for group in groups if not is_leaving(group)]
+    excess = len(staying) - wanted_count(groups, desired)
+    if excess <= 0 and not any(group.moving for group in staying):
+        return []
     ranked = sorted(
         staying,
         key=lambda group: (
@@ -45,7 +48,6 @@ def to_remove(groups: Sequence[Group], desired: Desired, now: float) -> list[int
     )
     if desired.replicas and any(group.in_doubt for group in staying):
         return []  # who is the least useful is known in a moment
-    excess = len(staying) - wanted_count(groups, desired)
     if excess > 0:
         return list(dict.fromkeys(group.index for group in (*_untried(ranked, desired), *ranked)))[:excess]
     return _hurried(ranked, now) or _moved(ranked, desired) or _stopped(ranked, desired, now)
@@ -76,12 +78,13 @@ def _moved(ranked: Sequence[Group], desired: Desired) -> list[int]:
 def _stopped(ranked: Sequence[Group], desired: Desired, now: float) -> list[int]:
     """Return the groups to stop although no successor serves: nobody has room for it, and the budget has.
 
-    What they leave is on a node that is to be emptied, so it is no room for others; the successor waits on.
+    What they leave is on a node that is to be emptied, so it is no room for others; the successor waits on. A group
+    that may stay is not stopped: nobody but itself would gain by it.
     """
     serving = sum(group.verdict.serving for group in ranked)
     waiting = sum(_lacks_room(group, now) for group in ranked)
     allowed = min(desired.unavailable_groups - (desired.replicas - serving), serving - 1, waiting)
-    movers = [group.index for group in ranked if group.moving and group.verdict.serving]
+    movers = [one.index for one in ranked if one.moving and one.verdict.serving and not one.may_stay]
     return movers[: max(allowed, 0)]
 
 

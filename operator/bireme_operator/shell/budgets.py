@@ -15,7 +15,7 @@ from bireme_operator.render.budgets import budget_name, is_budget_of, pod_labels
 from bireme_operator.render.owned import Owner
 from bireme_operator.shell.errands import Errands
 
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 4
 _ERRAND: Final = "budgets"
 
 

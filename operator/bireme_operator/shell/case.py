@@ -186,7 +186,8 @@ class Case:
         routes_due = self.children.publish(routes, self.tools.clock())
         self._tell(result.news)
         status_due = self.status.offer(result.status, without_pods(self.memory, self.pods.unsure))
-        dues = (result.wake_at, scaled.due, routes_due, status_due, self.pods.quota_due(), self._resync_at)
+        leave_due = self.tools.store.leave_due(self.key, self.owner.uid)
+        dues = (result.wake_at, scaled.due, routes_due, status_due, leave_due, self.pods.quota_due(), self._resync_at)
         return min(due for due in dues if due is not None)
 
     def _to_keep(self, actions: Sequence[Action]) -> list[Action]:
@@ -250,8 +251,10 @@ class Case:
 
     async def _sweep(self) -> None:
         """Delete the PodGroups of groups that are gone."""
+        if not self._native:
+            return
         makings = frozenset((pod.group, pod.incarnation) for pod in self.tools.store.views(self.key, self.owner.uid))
-        if self._native and makings != self._swept:
+        if makings != self._swept:
             await self.pods.pod_groups.sweep(makings)
             self._swept = makings
 

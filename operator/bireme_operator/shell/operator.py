@@ -28,6 +28,7 @@ from bireme_operator.shell.places import Places
 from bireme_operator.shell.probe import serving
 from bireme_operator.shell.reconciler import Reconciler
 from bireme_operator.shell.settings import Settings
+from bireme_operator.shell.silence import Silence
 from bireme_operator.shell.store import Key, Store
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class _Operator:
         clock = steady_clock()
         candidate = Candidate(settings.lease_namespace, settings.lease_name, settings.identity, settings.lease_seconds)
         self._election = Election(kube, candidate, time.monotonic)
-        self._store = Store(clock, settings.watched)
+        self._store = Store(clock, settings.watched, Silence(clock, settings.silent_node_seconds))
         self._queue: WorkQueue[Key] = WorkQueue(clock, random.random)
         self._nodes = Nodes(kube, clock)
         tools = Tools(

@@ -32,7 +32,8 @@ from bireme_operator.shell.store import Key, Store
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 16
+_AT_ONCE: Final = 8
+"""A server that is busy answers no sooner for being asked more at once, and what is urgent waits among it."""
 _FEW: Final = 32
 """More groups than so are looked at by a look at all."""
 QUOTA_RETRY_S: Final = 10.0

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bireme_operator.shell.signals import Watched
+from bireme_operator.shell.silence import AFTER_S
 
 
 @dataclass(frozen=True)
@@ -21,3 +22,4 @@ class Settings:
     probe_port: int = 8080
     workers: int = 8
     watched: Watched = field(default_factory=Watched)
+    silent_node_seconds: int = int(AFTER_S)

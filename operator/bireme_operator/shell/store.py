@@ -14,6 +14,7 @@ from bireme_operator.plan.observed import Leave, Phase, PodView
 from bireme_operator.shell.leaving import STAY, Signs, signs_of
 from bireme_operator.shell.records import PodRecord, record_of
 from bireme_operator.shell.signals import Watched
+from bireme_operator.shell.silence import Silence
 
 Key = tuple[str, str]
 
@@ -23,11 +24,17 @@ _SETTLES_S: Final = 2.0
 
 
 class Store:
-    """See the module. ``clock`` tells Unix seconds, ``watched`` which signals of nodes are read."""
+    """See the module. ``clock`` tells Unix seconds, ``watched`` which signals of nodes are read.
 
-    def __init__(self, clock: Callable[[], float], watched: Watched | None = None) -> None:
+    ``silence`` knows whose kubelets are not heard.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], watched: Watched | None = None, silence: Silence | None = None
+    ) -> None:
         self._clock = clock
         self._watched = watched or Watched()
+        self._silence = silence or Silence(clock)
         self._deployments: dict[Key, Mapping[str, Any]] = {}
         self._pods: dict[Key, dict[str, PodRecord]] = {}
         self._named: dict[tuple[Key, str], str] = {}
@@ -76,19 +83,29 @@ class Store:
         """Take a node; the keys of the deployments that it concerns if it asks other pods to leave than before."""
         name, signs = node["metadata"]["name"], STAY if gone else signs_of(node, self._watched)
         self._labels[name] = {} if gone else node["metadata"].get("labels") or {}
-        if signs == self._signs.get(name, STAY):
+        heard_anew, signed_anew = self._silence.see(node, gone=gone), signs != self._signs.get(name, STAY)
+        if signed_anew:
+            self._sign(name, signs)
+        if not heard_anew and not signed_anew:
             return []
+        return [key for key, pods in self._pods.items() if any(_concerned(pod, name) for pod in pods.values())]
+
+    def _sign(self, name: str, signs: Signs) -> None:
         if name not in self._signs or signs.urgent != self._signs[name].urgent:
             self._signed_at[name] = self._clock()
         self._signs[name] = signs
         if signs == STAY:
             del self._signs[name], self._signed_at[name]
-        return [key for key, pods in self._pods.items() if any(_concerned(pod, name) for pod in pods.values())]
 
     def leaving(self, key: Key, owner_uid: str) -> dict[str, Leave]:
         """Return which pods are asked to leave, by name: by their nodes or by what they say themselves."""
-        found = ((record.view.name, self._leave(record)) for record in self.pods(key, owner_uid))
+        asked = (record for record in self.pods(key, owner_uid) if self._perhaps_asked(record))
+        found = ((record.view.name, self._leave(record)) for record in asked)
         return {name: leave for name, leave in found if leave is not None}
+
+    def leave_due(self, key: Key, owner_uid: str) -> float | None:
+        """Return when a pod is asked to leave next because its node has been silent for so long, if one is."""
+        return min(self._silence.dues(record.view.node for record in self.pods(key, owner_uid)), default=None)
 
     @property
     def labels(self) -> Mapping[str, Mapping[str, str]]:
@@ -97,14 +114,20 @@ class Store:
 
     def stranded(self, key: Key, owner_uid: str) -> frozenset[str]:
         """Return the names of the pods without a node that were kept off one which is open again."""
-        if not any(record.avoids and not record.view.node for record in self.pods(key, owner_uid)):
-            return frozenset()
-        waiting = (record for record in self.pods(key, owner_uid) if not record.view.node)
-        return frozenset(record.view.name for record in waiting if record.avoids - self._signs.keys())
+        waiting = [record for record in self.pods(key, owner_uid) if record.avoids and not record.view.node]
+        shut = {*self._signs, *self._silence.nodes}
+        return frozenset(record.view.name for record in waiting if record.avoids - shut)
 
     def lures(self, tolerations: Sequence[Mapping[str, Any]]) -> frozenset[str]:
         """Return the nodes to which the scheduler would send such a pod, only to have it asked to leave."""
-        return frozenset(name for name, signs in self._signs.items() if signs.lure(tolerations))
+        signed = frozenset(name for name, signs in self._signs.items() if signs.lure(tolerations))
+        return signed | self._silence.lures(tolerations)
+
+    def _perhaps_asked(self, record: PodRecord) -> bool:
+        """Whether there is anything to judge: most pods are on a node that says nothing, and say nothing themselves."""
+        node = record.view.node
+        told = node in self._signs or node in self._silence.nodes
+        return told or record.signal is not None or record.uid in self._signed_at
 
     def _leave(self, record: PodRecord) -> Leave | None:
         signs, now = self._signs.get(record.view.node, STAY), self._clock()
@@ -115,7 +138,7 @@ class Store:
         else:
             self._signed_at.pop(record.uid, None)
         if not signs.concern(record.tolerations):
-            return None
+            return self._silence.leave(record.view.node)
         return Leave.of(signs.urgent.what, self._signed_at[record.view.node], signs.urgent.notice_s)
 
     def replace_pods(
