@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bireme_worker.checkpoints.packaged import ensure_smollm2
-from tests.support.deployment import EXAMPLES, Deployment, free_port, running
+from tests.support.deployment import EXAMPLES, Deployment, running
 from tests.support.oracle import Oracle, Verdict
+from tests.support.ports import free_port
 from tests.support.streams import Delivery, deliveries
 from tests.support.survival import VICTIMS, Killer, survive
 

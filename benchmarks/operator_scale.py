@@ -7,9 +7,20 @@
   as many (one serving group loses a pod meanwhile), back to half, half a minute of rest, to zero;
 - run B: our own engine, each leader heard on its `/watch`; from nothing to all groups, rest, to zero.
 
-Rates are groups by the time from the wish to the last pod. After each phase stands who used how many cores; where
-all cores are busy and most of them with the control plane, the ground is the limit, and the line says so. Last line:
-JSON. `--quick` takes 50 groups. `--profile` writes the operator's CPU profile to a file.
+Rates are groups by the time from the wish to the last pod. After each phase stands who used how many cores, and what
+operator and control plane (KWOK included) spent of them on each group; where all cores are busy and most of them with
+the control plane, the ground is the limit, and the line says so.
+
+The lost pod's successor is timed from the request that deletes the pod to the moment a watch shows the new one. It is
+told as well whose time that was: the API server's while it had one of the requests that the operator waits for (the
+delete, the live look at the group, the note of what is intended, the create), and the operator's all the rest, by the
+server's own audit log. The bare client loses a pod amid its flood too, and makes it again when it sees that.
+
+Scheduler, controller manager and KWOK work without the limits that they set themselves: by Kubernetes' defaults the
+scheduler binds at most 50 pods a second, whoever made them, and KWOK is one process for all nodes. `--throttled` leaves
+these limits in place.
+
+Last line: JSON. `--quick` takes 50 groups. `--profile` writes the operator's CPU profile of run A.
 """
 
 import argparse
@@ -27,23 +38,15 @@ from typing import Any, Final
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.operator_scale_ground import (
-    Meter,
-    Pods,
-    Stages,
-    bare,
-    connection,
-    ground,
-    namespace_of,
-    peak_rss_mb,
-    written,
-)
-from bireme.names import Label, Metric
-from tests.controlplane.cluster import ControlPlane
+from benchmarks.operator_scale_ground import Ground, Pods, Sight, Stages, bare, connection, ground, namespace_of
+from benchmarks.operator_scale_meter import Meter, Replaced, peak_rss_mb, replaced
+from bireme.names import Metric
 from tests.operator.process import OperatorProcess
 
 _MERGE: Final = {"content-type": "application/merge-patch+json"}
 _SETTLED_S: Final = 30.0
+_LOSES: Final = "0"
+"""The group that loses a pod."""
 
 
 def wish(name: str, groups: int, *, custom: bool) -> dict[str, Any]:
@@ -69,16 +72,14 @@ def wish(name: str, groups: int, *, custom: bool) -> dict[str, Any]:
 class Run:
     """One operator with one deployment, and what is measured of it."""
 
-    def __init__(
-        self, plane: ControlPlane, session: aiohttp.ClientSession, pods: Pods, operator: OperatorProcess
-    ) -> None:
+    def __init__(self, on: Ground, session: aiohttp.ClientSession, pods: Pods, operator: OperatorProcess) -> None:
         self.session = session
+        self.audit = on.plane.files.audit_log
         self.pods = pods
         self.operator = operator
         self.namespace = pods.namespace
         pods.alive = self.alive
-        known = {str(program): process.pid for program, process in plane.running.items()}
-        self.meter = Meter({"operator": operator.process.pid, **known, "benchmark": os.getpid()})
+        self.meter = Meter({"operator": operator.process.pid, **on.processes, "benchmark": os.getpid()})
 
     def alive(self) -> None:
         """Raise with its last words if the operator has ended."""
@@ -114,7 +115,7 @@ class Run:
         ready = max(pod.ready for pod in self.pods.living) - began
         await self.told(groups)
         figures = {"created": new / made, "ready": new / ready, "told": new / (time.monotonic() - began)}
-        self.say(f"{groups} groups", figures)
+        self.say(f"{groups} groups", figures, new)
         return figures
 
     async def told(self, groups: int) -> None:
@@ -126,51 +127,61 @@ class Run:
                 return
             await asyncio.sleep(0.2)
 
-    async def shrunk(self, began: float, groups: int) -> float:
+    async def shrunk(self, began: float, groups: int, gone: int) -> float:
         """Wait until only so many groups are left; how long it took."""
         await self.pods.until(2 * groups, 2 * groups)
         took = time.monotonic() - began
-        self.say(f"down to {groups} groups", {"seconds": took})
+        self.say(f"down to {groups} groups", {"seconds": took}, gone)
         return took
 
-    async def lose_one(self) -> float:
-        """Delete a pod of a serving group; how long until its successor was made."""
-        victim = next(pod for pod in self.pods.at.values() if pod.metadata.labels.get(Label.GROUP_INDEX) == "0")
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{victim.metadata.name}"
-        began, known = time.monotonic(), set(self.pods.by_uid)
+    async def lose_one(self) -> tuple[float, Replaced]:
+        """Delete a pod of a serving group; how long until its successor was seen, and whose time that was."""
+        victim = next(pod for pod in self.pods.living if pod.group == _LOSES and pod.ready)
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{victim.name}"
+        offset, known = self.audit.stat().st_size, set(self.pods.by_uid)
+
+        def new() -> list[Sight]:
+            return [pod for uid, pod in self.pods.by_uid.items() if uid not in known and pod.group == _LOSES]
+
+        began = time.monotonic()
         async with self.session.delete(path, json={"gracePeriodSeconds": 0}) as response:
             response.raise_for_status()
-        while True:
-            new = [pod for uid, pod in self.pods.by_uid.items() if uid not in known and pod.group == "0"]
-            if new:
-                return new[0].made - began
-            await asyncio.sleep(0.01)
+        await self.pods.when(lambda: bool(new()))
+        seen = new()[0]
+        return seen.made - began, replaced(self.audit, offset, victim.name, seen.name, _LOSES)
 
     async def rest(self) -> float:
         """The operator's cores while nothing happens."""
         self.meter.start()
         await asyncio.sleep(_SETTLED_S)
-        cores = self.meter.read()["operator"]
-        self.say("at rest", {"operator_cores": cores})
+        cores = self.meter.read()["operator"] / self.meter.took_s
+        self.say("at rest", {"operator_cores": cores}, 0)
         return cores
 
-    def say(self, what: str, figures: dict[str, float]) -> None:
-        """Print a phase, who was busy in it, and whether the ground was the limit."""
-        cores = self.meter.read()
-        own = cores["operator"]
-        others = sum(cores.values()) - own
+    def say(self, what: str, figures: dict[str, float], groups: int) -> None:
+        """Print a phase, in which so many groups came or went, and who was busy in it."""
         told = " ".join(f"{name}={value:.3g}" for name, value in figures.items())
-        limit = ""
-        if others + own > 0.9 * (os.cpu_count() or 1) and own < others / 2:
-            limit = " <- all cores are busy and most of it is the control plane: the ground is the limit"
-        spent = f"operator {own * self.meter.took_s:.1f} CPU s"
-        print(f"  {what}: {told}  cores {written(cores)}, {spent}{limit}", flush=True)
+        print(f"  {what}: {told}  {busy(self.meter, groups)}", flush=True)
 
     async def metrics(self) -> list[Any]:
         """Every sample that the operator tells."""
         async with aiohttp.ClientSession() as session, session.get(f"{self.operator.url}/metrics") as response:
             families = text_string_to_metric_families(await response.text())
             return [sample for family in families for sample in family.samples]
+
+
+def busy(meter: Meter, groups: int) -> str:
+    """Who used how many cores, what of it each group has cost, and whether the ground was the limit."""
+    spent = meter.read()
+    own = spent.get("operator", 0.0)
+    ground_s = sum(spent.values()) - own - spent["benchmark"]
+    cores = json.dumps({name: round(value / meter.took_s, 2) for name, value in spent.items()})
+    each = ""
+    if groups:
+        each = f", CPU ms per group: operator {1000 * own / groups:.1f}, control plane {1000 * ground_s / groups:.1f}"
+    full = sum(spent.values()) > 0.9 * (os.cpu_count() or 1) * meter.took_s and own < ground_s / 2
+    limit = " <- all cores are busy and most of it is the control plane: the ground is the limit" if full else ""
+    return f"cores {cores}{each}{limit}"
 
 
 def writes(samples: list[Any]) -> dict[str, float]:
@@ -202,20 +213,20 @@ def p99_ms(samples: list[Any]) -> float:
 
 
 @asynccontextmanager
-async def running(plane: ControlPlane, namespace: str, directory: Path, profile: Path | None) -> AsyncIterator[Run]:
+async def running(on: Ground, namespace: str, directory: Path, profile: Path | None) -> AsyncIterator[Run]:
     """An operator of the whole cluster, and a watch on the pods of ``namespace``."""
     key = directory / "master-key"
     key.write_text("k" * 40)
     wrapper = () if profile is None else ("-m", "cProfile", "-o", str(profile))
-    async with connection(plane) as session:
-        pods = Pods(session, namespace_of(plane, namespace))
+    async with connection(on.plane) as session:
+        pods = Pods(session, namespace_of(on.plane, namespace))
         following = asyncio.create_task(pods.follow())
         operator = OperatorProcess(
-            plane.kubeconfig, namespace, key, directory / f"{namespace}.log", name=namespace, image="simulated",
+            on.plane.kubeconfig, namespace, key, directory / f"{namespace}.log", name=namespace, image="simulated",
             cluster=True, lease_seconds=30, wrapper=wrapper,
         )  # fmt: skip
         try:
-            run = Run(plane, session, pods, operator)
+            run = Run(on, session, pods, operator)
             while not any(one.name == Metric.OPERATOR_LEADING and one.value for one in await run.metrics()):
                 await asyncio.sleep(0.1)
             yield run
@@ -234,13 +245,17 @@ async def run_a(run: Run, groups: int) -> dict[str, float]:
     print(f"  writes per group: {sum(per_group.values()):.2f}: {json.dumps(per_group)}", flush=True)
     began = await run.scale(2 * groups)
     await run.pods.more_than(3 * groups)
-    lost = await run.lose_one()
-    print(f"  a lost pod was replaced after {lost:.2f} s in the midst of it", flush=True)
+    lost, whose = await run.lose_one()
+    print(
+        f"  a lost pod's successor was seen after {lost:.2f} s in the midst of it; from the end of the pod to the "
+        f"create's answer {whose.operator_s:.2f} s were the operator's, {whose.server_s:.2f} s the API server's",
+        flush=True,
+    )
     await run.grown(began, 2 * groups, new=groups)
-    await run.shrunk(await run.scale(groups), groups)
+    await run.shrunk(await run.scale(groups), groups, gone=groups)
     await run.told(groups)
     cores = await run.rest()
-    to_zero = await run.shrunk(await run.scale(0), 0)
+    to_zero = await run.shrunk(await run.scale(0), 0, gone=groups)
     print(f"  {slow_visits(await run.metrics())}", flush=True)
     return {
         "created_groups_per_s": made["created"],
@@ -248,6 +263,7 @@ async def run_a(run: Run, groups: int) -> dict[str, float]:
         "to_zero_s": to_zero,
         "writes_per_group": sum(per_group.values()),
         "replaced_in_flood_s": lost,
+        "replaced_operator_s": whose.operator_s,
         "rest_cores": cores,
         "reconcile_p99_ms": p99_ms(await run.metrics()),
         "rss_mb": peak_rss_mb(run.operator.process.pid),
@@ -260,7 +276,7 @@ async def run_b(run: Run, groups: int) -> dict[str, float]:
     async with Stages(run.pods).listening():
         made = await run.create(groups, custom=False)
         cores = await run.rest()
-        to_zero = await run.shrunk(await run.scale(0), 0)
+        to_zero = await run.shrunk(await run.scale(0), 0, gone=groups)
     print(f"  {slow_visits(await run.metrics())}", flush=True)
     return {
         "watch_created_groups_per_s": made["created"],
@@ -272,14 +288,17 @@ async def run_b(run: Run, groups: int) -> dict[str, float]:
     }
 
 
-async def run_bare(plane: ControlPlane, groups: int) -> dict[str, float]:
+async def run_bare(on: Ground, groups: int) -> dict[str, float]:
     """What a client does that only makes and deletes pods."""
-    async with connection(plane) as session:
-        pods = Pods(session, namespace_of(plane, "bare"))
+    meter = Meter({**on.processes, "benchmark": os.getpid()})
+    async with connection(on.plane) as session:
+        pods = Pods(session, namespace_of(on.plane, "bare"))
         following = asyncio.create_task(pods.follow())
+        meter.start()
         figures = await bare(session, pods, groups)
         following.cancel()
-    print(f"bare client: {json.dumps({name: round(value, 2) for name, value in figures.items()})}", flush=True)
+    told = json.dumps({name: round(value, 2) for name, value in figures.items()})
+    print(f"bare client, up and down: {told}  {busy(meter, groups)}", flush=True)
     return {f"bare_{name}{'' if name.endswith('_s') else '_groups_per_s'}": value for name, value in figures.items()}
 
 
@@ -287,13 +306,13 @@ async def measure(options: argparse.Namespace) -> dict[str, float]:
     """All runs on one ground."""
     groups = 50 if options.quick else options.groups
     figures: dict[str, float] = {}
-    with ground(options.nodes) as plane, tempfile.TemporaryDirectory() as name:
-        figures |= await run_bare(plane, groups)
+    with ground(options.nodes, throttled=options.throttled) as on, tempfile.TemporaryDirectory() as name:
+        figures |= await run_bare(on, groups)
         if "A" in options.runs:
-            async with running(plane, "run-a", Path(name), options.profile) as run:
+            async with running(on, "run-a", Path(name), options.profile) as run:
                 figures |= await run_a(run, groups)
         if "B" in options.runs:
-            async with running(plane, "run-b", Path(name), None) as run:
+            async with running(on, "run-b", Path(name), None) as run:
                 figures |= await run_b(run, groups)
     return figures
 
@@ -305,6 +324,9 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=100, help="KWOK nodes (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="50 groups, under three minutes")
     parser.add_argument("--runs", default="AB", help="which runs beside the bare client (%(default)s)")
+    parser.add_argument(
+        "--throttled", action="store_true", help="with the limits that the ground's programs set themselves"
+    )
     parser.add_argument("--profile", type=Path, help="where to write the operator's profile of run A")
     figures = asyncio.run(measure(parser.parse_args()))
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}))

@@ -1,16 +1,14 @@
-"""What benchmarks/operator_scale.py stands on: a control plane, KWOK nodes, a watch on pods, a bare client, CPU meters.
+"""What benchmarks/operator_scale.py stands on: a control plane, KWOK nodes, a watch on pods, a bare client.
 
 `Stages` answers the admin port of every pod of the ground: KWOK gives pods loopback addresses, so one process is five
 hundred leaders, and the address that was dialled says which.
 """
 
 import asyncio
-import json
-import os
 import ssl
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,29 +25,46 @@ from bireme.wire.state import ReloadState, StateDocument
 from tests.controlplane.arguments import Settings
 from tests.controlplane.build import ensure
 from tests.controlplane.cluster import WHOLE, ControlPlane, control_plane
+from tests.controlplane.crds import await_established
 from tests.controlplane.programs import Program
 from tests.fleet.kwok import Kwok
 
 _ROOT: Final = Path(__file__).parent.parent
 _AT_ONCE: Final = 32
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_CLIENT_RATE: Final = 2000
+_KWOK_WORKERS: Final = 16
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A control plane, and the processes that make it up by name."""
+
+    plane: ControlPlane
+    processes: Mapping[str, int]
 
 
 @contextmanager
-def ground(nodes: int) -> Iterator[ControlPlane]:
-    """A whole control plane with the CRD and ``nodes`` KWOK nodes of 32 devices each."""
+def ground(nodes: int, *, throttled: bool = False) -> Iterator[Ground]:
+    """A whole control plane with the CRD and ``nodes`` KWOK nodes of 32 devices each.
+
+    Scheduler, controller manager and KWOK are kept by nothing but the machine, unless they are ``throttled``: by
+    Kubernetes' defaults the scheduler binds 50 pods a second, and one KWOK changes 4 pods at a time for all its nodes.
+    """
     programs = ensure((*WHOLE, Program.KUBECTL, Program.KWOK))
+    limits = Settings(audit=True, node_monitor_grace_seconds=50, client_rate=0 if throttled else _CLIENT_RATE)
     with (
         tempfile.TemporaryDirectory(prefix="operator-scale-") as name,
-        control_plane(Path(name) / "plane", programs, Settings(node_monitor_grace_seconds=50)) as plane,
+        control_plane(Path(name) / "plane", programs, limits) as plane,
     ):
-        for words in (("apply",), ("wait", "--for=condition=Established", "--timeout=60s")):
-            done = plane.kubectl(*words, "-f", str(_ROOT / COMMITTED))
-            assert done.returncode == 0, done.stderr
-        kwok = Kwok(plane, programs[Program.KWOK], Path(name))
+        applied = plane.kubectl("apply", "-f", str(_ROOT / COMMITTED))
+        assert applied.returncode == 0, applied.stderr
+        await_established(plane, "-f", str(_ROOT / COMMITTED))
+        workers = 0 if throttled else _KWOK_WORKERS
+        kwok = Kwok(plane, programs[Program.KWOK], Path(name), lease_seconds=40, workers=workers)
         try:
             kwok.add_nodes(nodes, gpus=32)
-            yield plane
+            parts = {str(program): process.pid for program, process in plane.running.items()}
+            yield Ground(plane, {**parts, "kwok": kwok.pid})
         finally:
             kwok.close()
 
@@ -114,6 +129,7 @@ class _Event(msgspec.Struct):
 class Sight:
     """One pod: when it was first seen, first seen ready, and gone; in seconds of the monotonic clock."""
 
+    name: str
     group: str
     made: float
     ready: float = 0.0
@@ -161,7 +177,7 @@ class Pods:
 
     def _see(self, pod: _Pod, *, gone: bool) -> None:
         meta, now = pod.metadata, time.monotonic()
-        sight = self.by_uid.setdefault(meta.uid, Sight(meta.labels.get(Label.GROUP_INDEX, meta.name), now))
+        sight = self.by_uid.setdefault(meta.uid, Sight(meta.name, meta.labels.get(Label.GROUP_INDEX, ""), now))
         if gone:
             sight.gone = now
         if pod.status.pod_ip:
@@ -170,12 +186,16 @@ class Pods:
             sight.ready = now
         self.changed.set()
 
-    async def more_than(self, count: int, within_s: float = 300.0) -> None:
-        """Wait until more than ``count`` pods are there."""
+    async def when(self, holds: Callable[[], bool], within_s: float = 300.0) -> None:
+        """Wait until it holds."""
         async with asyncio.timeout(within_s):
-            while len(self.living) <= count:
+            while not holds():
                 self.alive()
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.01)
+
+    async def more_than(self, count: int) -> None:
+        """Wait until more than ``count`` pods are there."""
+        await self.when(lambda: len(self.living) > count)
 
     async def until(self, made: int, ready: int, within_s: float = 300.0) -> None:
         """Wait until exactly ``made`` pods are there and ``ready`` of them are ready."""
@@ -198,14 +218,30 @@ async def bare(session: aiohttp.ClientSession, pods: Pods, groups: int) -> dict[
     spec = {"containers": [worker], "automountServiceAccountToken": False}
     began = time.monotonic()
     names = [f"bare-{index}-{stage}" for index in range(groups) for stage in range(2)]
-    await _all([("POST", path, {"metadata": {"name": name}, "spec": spec}) for name in names], session)
-    created = time.monotonic() - began
+    posts = [("POST", path, {"metadata": {"name": name}, "spec": spec}) for name in names]
+    making = asyncio.create_task(_all(posts, session))
+    await pods.more_than(groups)
+    lost = await _replace_one(session, pods, path, spec)
+    await making
+    created = max(pod.made for pod in pods.by_uid.values()) - began
     await pods.until(2 * groups, 2 * groups)
     ready = time.monotonic() - began
     began = time.monotonic()
-    await _all([("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 5}) for name in names], session)
+    left = [pod.name for pod in pods.living]
+    await _all([("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 5}) for name in left], session)
     await pods.until(0, 0)
-    return {"created": groups / created, "ready": groups / ready, "to_zero_s": time.monotonic() - began}
+    to_zero = time.monotonic() - began
+    return {"created": groups / created, "ready": groups / ready, "to_zero_s": to_zero, "replaced_in_flood_s": lost}
+
+
+async def _replace_one(session: aiohttp.ClientSession, pods: Pods, path: str, spec: Mapping[str, Any]) -> float:
+    """Delete a pod in the midst of it, and make another once it is seen to be gone; when that was seen."""
+    victim, began = pods.living[0], time.monotonic()
+    await _all([("DELETE", f"{path}/{victim.name}", {"gracePeriodSeconds": 0})], session)
+    await pods.when(lambda: victim.gone > 0)
+    await _all([("POST", path, {"metadata": {"name": "bare-again"}, "spec": spec})], session)
+    await pods.when(lambda: any(pod.name == "bare-again" for pod in pods.living))
+    return next(pod.made for pod in pods.living if pod.name == "bare-again") - began
 
 
 async def _all(calls: list[tuple[str, str, dict[str, Any]]], session: aiohttp.ClientSession) -> None:
@@ -287,39 +323,3 @@ async def _yes(_: web.Request) -> web.Response:
 def _dialled(request: web.Request) -> str:
     assert request.transport is not None
     return str(request.transport.get_extra_info("sockname")[0])
-
-
-@dataclass
-class Meter:
-    """CPU time of some processes between two looks, in cores."""
-
-    processes: dict[str, int]
-    took_s: float = 0.0
-    _began: float = 0.0
-    _before: dict[str, float] = field(default_factory=dict)
-
-    def start(self) -> None:
-        """Begin to count."""
-        self._began = time.monotonic()
-        self._before = {name: _cpu_s(pid) for name, pid in self.processes.items()}
-
-    def read(self) -> dict[str, float]:
-        """Cores used by each since `start`."""
-        self.took_s = time.monotonic() - self._began
-        return {name: (_cpu_s(pid) - self._before[name]) / self.took_s for name, pid in self.processes.items()}
-
-
-def peak_rss_mb(pid: int) -> float:
-    """The most memory that a process has had."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def written(cores: dict[str, float]) -> str:
-    """Cores by process in a line."""
-    return json.dumps({name: round(value, 2) for name, value in cores.items()})

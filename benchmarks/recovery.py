@@ -33,9 +33,10 @@ from bireme_worker.checkpoints.packaged import ensure_smollm2
 from bireme_worker.text.tokenizer import TextModel
 from tests.faults import formed, inject, kinds
 from tests.faults.parts import Part, one, parts
-from tests.faults.tiny import cache_dir, deployment_file, free_port, make_tiny
+from tests.faults.tiny import cache_dir, deployment_file, make_tiny
 from tests.support.deployment import Deployment, running
 from tests.support.oracle import Oracle
+from tests.support.ports import free_port
 
 MODEL = "smollm2-135m-instruct"
 POLL_S = 0.005

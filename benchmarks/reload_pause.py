@@ -20,7 +20,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bireme_operator.local.wish import SIGNAL, Wish, write_wish
-from tests.support.deployment import EXAMPLES, Deployment, free_port, running, variant
+from tests.support.deployment import EXAMPLES, Deployment, running, variant
+from tests.support.ports import free_port
 
 MODEL = "smollm2-135m-instruct"
 QUIET_S = 6.0

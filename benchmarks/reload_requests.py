@@ -31,9 +31,10 @@ from benchmarks.reload_pause import perturbed
 from bireme_operator.local.wish import SIGNAL, Wish, write_wish
 from bireme_worker.text.tokenizer import TextModel
 from tests.faults import kinds, leaks
-from tests.faults.tiny import MODEL, deployment_file, free_port, make_tiny
+from tests.faults.tiny import MODEL, deployment_file, make_tiny
 from tests.support.deployment import Deployment, running
 from tests.support.oracle import Oracle
+from tests.support.ports import free_port
 
 GROUPS, STREAMS = 2, 16
 TOKENS = (16, 64)

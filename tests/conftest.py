@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from bireme_worker.checkpoints.packaged import ensure_smollm2
 
@@ -16,8 +16,14 @@ if not Path("/dev/nvidiactl").exists():
 # Fixtures of the control-plane tier are for tests in any folder.
 pytest_plugins = ["tests.controlplane.fixtures", "tests.fleet.fixtures"]
 
-# A busy machine is no failure: no example is timed.
-settings.register_profile("bireme", deadline=None)
+# A busy machine is no failure: no example is timed, nor how long drawing it takes. The same examples every time: a new
+# one is looked for on purpose (BIREME_RANDOM_EXAMPLES=1), never met by whoever changes something else.
+settings.register_profile(
+    "bireme",
+    deadline=None,
+    derandomize="BIREME_RANDOM_EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("bireme")
 
 

@@ -20,7 +20,8 @@ import aiohttp
 
 from benchmarks.gpu.workloads import Request
 from bireme.names import Env
-from tests.support.deployment import Deployment, free_port, running
+from tests.support.deployment import Deployment, running
+from tests.support.ports import free_port
 
 MODEL = "random"
 LIMIT_S = 240.0

@@ -17,6 +17,7 @@ from tests.chart.helm import CHART, CI_VALUES, ROOT, Helm, Object
 from tests.chart.pods import ChartPod
 from tests.controlplane.cluster import API_ONLY, ControlPlane
 from tests.controlplane.cluster import control_plane as running_control_plane
+from tests.controlplane.crds import await_served
 from tests.controlplane.polling import eventually
 from tests.controlplane.programs import Program
 from tests.operator.deployments import Deployments
@@ -66,10 +67,7 @@ def previous(directory: Path) -> Path:
 
 
 def established(plane: ControlPlane) -> None:
-    waited = plane.kubectl(
-        "wait", "--for=condition=Established", "--timeout=60s", "crd/inferencedeployments.bireme.dev"
-    )
-    assert waited.returncode == 0, waited.stderr
+    await_served(plane, "crd/inferencedeployments.bireme.dev")
 
 
 def monitoring(plane: ControlPlane) -> None:
@@ -89,8 +87,7 @@ def monitoring(plane: ControlPlane) -> None:
             },
         }
         plane.api.post(CRDS, json=body).raise_for_status()
-        waited = plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", f"crd/{plural}.{group}")
-        assert waited.returncode == 0, waited.stderr
+        await_served(plane, f"crd/{plural}.{group}", kind=f"{plural}.{group}")
 
 
 def test_the_server_takes_everything_that_is_rendered(plane: ControlPlane, helm: Helm) -> None:
@@ -168,7 +165,7 @@ def test_an_upgrade_of_the_operator_touches_no_worker_pod(
     plane: ControlPlane, user: Helm, system: str, tmp_path: Path
 ) -> None:
     plane.api.post(f"/api/v1/namespaces/{system}/serviceaccounts", json={"metadata": {"name": "default"}})
-    fast = ("--namespace", system, "--set", "operator.leaseSeconds=6")
+    fast = ("--namespace", system, "--set", "operator.leaseSeconds=15")
     user.succeed("install", "bireme", previous(tmp_path), *fast)
     established(plane)
     deployments = Deployments(plane, system)

@@ -249,7 +249,7 @@ def good_gguf(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 2500), value=st.binary(min_size=1, max_size=8))
 def test_random_damage_to_a_gguf_header_never_crashes(
     tmp_path: Path, good_gguf: bytes, place: int, value: bytes

@@ -35,6 +35,8 @@ _READY_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.05
 # Below the range that the kernel gives to outgoing connections, so that none takes a port between choice and use.
 _PORT_RANGE: Final = range(20_000, 32_000)
+_given: set[int] = set()
+"""Ports of this process's control planes: some listen only when a later test starts their program."""
 
 
 class NotReady(Exception):
@@ -184,11 +186,12 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _bind_any(held: ExitStack) -> int:
-    for port in random.sample(_PORT_RANGE, 100):
+    for port in random.sample([one for one in _PORT_RANGE if one not in _given], 100):
         listener = held.enter_context(socket.socket())
         try:
             listener.bind(("127.0.0.1", port))
         except OSError:
             continue
+        _given.add(port)
         return port
     raise OSError(f"a hundred ports between {_PORT_RANGE.start} and {_PORT_RANGE.stop} are taken")

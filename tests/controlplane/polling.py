@@ -9,7 +9,7 @@ Answer = TypeVar("Answer")
 _POLL_SECONDS = 0.1
 
 
-def eventually(ask: Callable[[], Answer | None], *, within: float = 60.0) -> Answer:
+def eventually(ask: Callable[[], Answer | None], *, within: float = 120.0) -> Answer:
     """Return the first true answer of ``ask``, or fail with the last one after ``within`` seconds."""
     deadline = time.monotonic() + within
     while not (answer := ask()):

@@ -56,7 +56,7 @@ def _lives(pid: int) -> bool:
     """Whether the process runs; one that ended and waits to be reaped does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or before it was read
         return False
 
 

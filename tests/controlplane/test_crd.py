@@ -123,7 +123,7 @@ def test_an_example_can_be_applied(crd: ControlPlane, namespace: str, example: P
     assert "created" in _run(crd, "apply", "-n", namespace, "--validate=strict", "-f", str(example))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(document=documents())
 def test_server_and_emulation_give_the_same_verdict(
     crd: ControlPlane, namespace: str, document: dict[str, Any]

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -20,6 +19,7 @@ from bireme_operator.local.rundir import RunDir
 from charts import look
 from tests.chart.helm import ROOT
 from tests.support.browser import CHROMIUM, browser
+from tests.support.ports import free_port
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="no prometheus on the PATH (Debian: apt-get install prometheus)"
@@ -62,12 +62,6 @@ def test_grafana_is_found_where_it_is_said_to_be(tmp_path: Path, monkeypatch: py
     made = tmp_path / "made" / "grafana"
     assert "http_addr = 127.0.0.1\n" in (made / "grafana.ini").read_text()
     assert str(look.CHART / "dashboards") in (made / "provisioning" / "dashboards" / "bireme.yaml").read_text()
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import yaml
 
@@ -23,6 +23,7 @@ URL: Final = "http://127.0.0.1:30080"
 NODE_PORT: Final = 30080
 DEPLOYMENT: Final = "smollm2"
 
+Answer = TypeVar("Answer")
 Document = dict[str, Any]
 Place = tuple[int, int]
 """Group and stage."""
@@ -73,19 +74,14 @@ class Cluster:
 
     def await_ready(self, within: float = 240, name: str = DEPLOYMENT, namespace: str = "default") -> None:
         """Wait until every wanted group serves what is wanted, and nothing is under way."""
-
-        def settled() -> bool:
-            conditions = {one["type"]: one["status"] for one in self.status(name, namespace).get("conditions") or ()}
-            return conditions.get("Ready") == "True" and conditions.get("Reconciling") == "False"
-
-        self.eventually(settled, within, name, namespace)
+        self.eventually(lambda: settled(self.status(name, namespace)), within, name, namespace)
 
     def eventually(
-        self, ask: Callable[[], Any], within: float, name: str = DEPLOYMENT, namespace: str = "default"
-    ) -> None:
-        """Wait until ``ask`` says yes; a failure shows what the deployment says of itself."""
+        self, ask: Callable[[], Answer | None], within: float, name: str = DEPLOYMENT, namespace: str = "default"
+    ) -> Answer:
+        """Wait until ``ask`` says yes, and return that; a failure shows what the deployment says of itself."""
         try:
-            eventually(ask, within=within)
+            return eventually(ask, within=within)
         except AssertionError as error:
             story = self.kubectl("get", "infd", name, "-n", namespace, "--output=yaml")
             pods = self.kubectl("get", "pods", "-A", "-o", "wide")
@@ -120,9 +116,19 @@ class Cluster:
         Where earlier tests have left none, the groups are made anew, which spreads them.
         """
         while not (found := self._quiet_nodes()):
-            self.kubectl("annotate", "infd", DEPLOYMENT, f"{Annotation.RESTART}={time.time()}", "--overwrite")
-            self.await_ready()
+            self._restart()
         return min(found.items(), key=lambda item: (len(item[1]), item[0]))
+
+    def _restart(self) -> None:
+        """Have all groups made anew, and wait for that: a status that is older than the wish says nothing of it."""
+        wish = str(time.time())
+        self.kubectl("annotate", "infd", DEPLOYMENT, f"{Annotation.RESTART}={wish}", "--overwrite")
+
+        def anew() -> bool:
+            status = self.status()
+            return status.get("restart") == wish and settled(status)
+
+        self.eventually(anew, within=300)
 
     def _quiet_nodes(self) -> dict[str, frozenset[Place]]:
         by_node: dict[str, set[Place]] = {}
@@ -142,6 +148,12 @@ class Cluster:
         """Whether Kubernetes calls the node ready."""
         conditions = self.get("node", node)["status"]["conditions"]
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def settled(status: Document) -> bool:
+    """Whether a status says that all is as it is wanted."""
+    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    return conditions.get("Ready") == "True" and conditions.get("Reconciling") == "False"
 
 
 def worker_image(name: str | None) -> Document:

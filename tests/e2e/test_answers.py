@@ -34,7 +34,7 @@ def test_a_pod_is_answered_by_the_service_of_the_router(demo: Cluster) -> None:
         f"q = u.Request({INSIDE!r}, data=sys.argv[1].encode(), headers={{'content-type': 'application/json'}});"
         "print(u.urlopen(q, timeout=120).read().decode())"
     )
-    pod = demo.stages()[0, 1]["metadata"]["name"]
+    pod = next(pod["metadata"]["name"] for (_, stage), pod in demo.stages().items() if stage == 1)
     said = demo.kubectl("exec", pod, "--", "python3", "-c", code, json.dumps(body))
     assert "Paris" in json.loads(said)["choices"][0]["message"]["content"]
 
@@ -45,8 +45,8 @@ def test_every_node_carries_one_stage(demo: Cluster) -> None:
 
 
 def test_why_says_that_both_groups_serve(demo: Cluster) -> None:
-    said = run("kubectl", "bireme", "why", DEPLOYMENT)
-    assert f"{DEPLOYMENT}: 2 of 2 groups serve." in said
+    words = f"{DEPLOYMENT}: 2 of 2 groups serve."
+    demo.eventually(lambda: words in run("kubectl", "bireme", "why", DEPLOYMENT), within=30)
 
 
 def test_the_stages_are_closed_to_strangers(demo: Cluster) -> None:

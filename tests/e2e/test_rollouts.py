@@ -97,7 +97,7 @@ def with_canaries(demo: Cluster) -> Iterator[Cluster]:
     demo.patch({"rollout": {"canary": CANARY}})
     demo.await_ready()
     yield demo
-    demo.patch({"rollout": {"canary": None}, **worker_image(None)})
+    demo.patch({"rollout": {"canary": None}, "template": {"spec": {"containers": None, "volumes": None}}})
     demo.await_ready(within=300)
     demo.kubectl("delete", "configmap", "bad-build")
 
@@ -108,9 +108,9 @@ def test_a_canary_of_a_bad_revision_is_taken_back(with_canaries: Cluster, times:
     with steady(URL) as load:
         began = time.monotonic()
         demo.patch({"template": {"spec": BAD}})
-        demo.eventually(lambda: demo.condition("Stalled").get("reason") == "RolledBack", within=300)
+        stalled = demo.eventually(lambda: rolled_back(demo), within=300)
         times.note("found bad after", time.monotonic() - began)
-        assert "the canary failed too many requests (5 % are allowed)" in demo.condition("Stalled")["message"]
+        assert "the canary failed too many requests (5 % are allowed)" in stalled["message"]
         demo.eventually(lambda: not bad_pods(demo) and serving(demo) == 2, within=300)
         times.note("taken back after", time.monotonic() - began)
         failed, answered = len(load.failed), load.answered
@@ -122,14 +122,24 @@ def test_a_canary_of_a_bad_revision_is_taken_back(with_canaries: Cluster, times:
     assert "RolledBack" in run("kubectl", "bireme", "why", DEPLOYMENT)
 
 
+def rolled_back(cluster: Cluster) -> Document | None:
+    """The condition that says so, once it does."""
+    stalled = cluster.condition("Stalled")
+    return stalled if stalled.get("reason") == "RolledBack" else None
+
+
 def bad_pods(cluster: Cluster) -> list[str]:
     """Names of the stage pods of the bad revision, those that still end too."""
     found = cluster.items("pods", "-l", f"{Label.DEPLOYMENT}={DEPLOYMENT},{Label.STAGE}")
     return [pod["metadata"]["name"] for pod in found if "bad" in {one["name"] for one in pod["spec"]["volumes"]}]
 
 
+def states(cluster: Cluster) -> list[str]:
+    return [group["state"] for group in cluster.groups().values()]
+
+
 def serving(cluster: Cluster) -> int:
-    return sum(group["state"] == GroupState.SERVING for group in cluster.groups().values())
+    return states(cluster).count(GroupState.SERVING)
 
 
 def test_a_checkpoint_is_reloaded_in_place(demo: Cluster, times: Times) -> None:
@@ -151,8 +161,7 @@ def test_two_groups_become_four_none_and_two_again(demo: Cluster, times: Times) 
             demo.kubectl("scale", "infd", DEPLOYMENT, f"--replicas={replicas}")
             demo.await_ready(within=300)
             times.note(f"{replicas} groups after", time.monotonic() - began)
-            serving = [group["state"] for group in demo.groups().values()]
-            assert serving == [GroupState.SERVING] * replicas
+            demo.eventually(lambda: states(demo) == [GroupState.SERVING] * replicas, within=60)  # noqa: B023  # at once
     load.check()
     demo.kubectl("scale", "infd", DEPLOYMENT, "--replicas=0")
     selector = f"{Label.DEPLOYMENT}={DEPLOYMENT},{Label.STAGE}"

@@ -26,7 +26,7 @@ def test_a_drained_node_gives_up_its_group_without_a_failed_request(demo: Cluste
             times.note("drained after", time.monotonic() - began)
             demo.await_ready()
         load.check()
-        assert node not in {pod["spec"]["nodeName"] for pod in demo.stages().values()}
+        assert node not in {pod["spec"].get("nodeName") for pod in demo.stages().values()}
         groups = {group for group, _ in places}
         others = {place: uid for place, uid in before.items() if place[0] not in groups}
         assert others.items() <= demo.uids().items()
@@ -34,7 +34,7 @@ def test_a_drained_node_gives_up_its_group_without_a_failed_request(demo: Cluste
         demo.kubectl("uncordon", node)
 
 
-def test_a_kubelet_that_stops_costs_nothing_and_its_group_moves_when_told(
+def test_a_kubelet_that_stops_costs_nothing_and_its_group_moves_after_a_while(
     demo: Cluster, undisturbed: list[list[int]], times: Times
 ) -> None:
     node, places = demo.quiet_node()
@@ -47,20 +47,15 @@ def test_a_kubelet_that_stops_costs_nothing_and_its_group_moves_when_told(
         with steady(URL) as load:
             demo.eventually(lambda: not demo.node_ready(node), within=120)
             times.note("Kubernetes calls the node not ready after", time.monotonic() - began)
+            assert demo.uids() == before, "whoever serves is left alone at first"
             assert [item.ids for item in traffic.finish()] == undisturbed
-            answered = load.answered
-            demo.eventually(lambda: load.answered > answered + 5, within=120)
-            assert demo.uids() == before, "whoever serves is left alone"
-            began = time.monotonic()
-            demo.kubectl("cordon", node)
-            demo.eventually(lambda: two_serve_without(demo, groups), within=240)
-            times.note("cordoned, the group serves elsewhere after", time.monotonic() - began)
+            demo.eventually(lambda: two_serve_without(demo, groups), within=360)
+            times.note("the group serves elsewhere after", time.monotonic() - began)
         load.check()
         others = {place: uid for place, uid in before.items() if place[0] not in groups}
         assert others.items() <= demo.uids().items()
     finally:
         demo.docker("exec", node, "systemctl", "start", "kubelet")
-        demo.kubectl("uncordon", node)
         demo.eventually(lambda: demo.node_ready(node), within=120)
     demo.await_ready()
 

@@ -13,7 +13,7 @@ ZERO = (Metric.REQUESTS_RUNNING, Metric.REQUESTS_WAITING, Metric.KV_USAGE)
 ROUTER_ZERO = (Metric.ROUTER_IN_FLIGHT, Metric.ROUTER_OUTSTANDING, Metric.ROUTER_WAITING)
 KEPT = {"lock", "status.json", "routes.json", "events.jsonl", "logs"}
 """What stays of a run for whoever asks later."""
-_QUIET_LIMIT_S = 10.0
+_QUIET_LIMIT_S = 60.0
 
 
 def busy_gauges(deployment: Deployment, groups: int) -> list[str]:
@@ -26,7 +26,7 @@ def _busy(deployment: Deployment, groups: int) -> list[str]:
     for group in range(groups):
         values = gauges(deployment, group)
         found += [f"group {group}: {name} is {values[name]:g}" for name in ZERO if values[name] != 0]
-    lines = httpx.get(f"{deployment.url}/metrics").text.splitlines()
+    lines = httpx.get(f"{deployment.url}/metrics", timeout=30).text.splitlines()
     return found + [
         f"router: {line}"
         for line in lines

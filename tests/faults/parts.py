@@ -104,6 +104,6 @@ def address_of(deployment: Deployment, group: int, stage: int) -> str:
 
 def gauges(deployment: Deployment, group: int) -> dict[str, float]:
     """The metrics without labels of the leader of ``group``."""
-    text = httpx.get(f"{deployment.route(group).admin}/metrics").text
+    text = httpx.get(f"{deployment.route(group).admin}/metrics", timeout=30).text
     lines = [line.split() for line in text.splitlines() if line and not line.startswith("#") and "{" not in line]
     return {name: float(value) for name, value in lines}

@@ -27,9 +27,10 @@ import httpx
 from bireme_worker.text.tokenizer import TextModel
 from tests.faults import inject, kinds, leaks, network
 from tests.faults.chaos import Chaos
-from tests.faults.tiny import MODEL, SHAPES, deployment_file, free_port, make_tiny
+from tests.faults.tiny import MODEL, SHAPES, deployment_file, make_tiny
 from tests.support.deployment import RECOVER_LIMIT_S, Deployment, running
 from tests.support.oracle import Oracle
+from tests.support.ports import free_port
 
 GROUPS = 2
 CLIENTS = 6

@@ -8,7 +8,7 @@ import pytest
 from tests.faults import inject
 from tests.faults.parts import one, parts
 from tests.faults.tiny import MODEL, tiny_deployment
-from tests.support.deployment import until
+from tests.support.deployment import RECOVER_LIMIT_S, Deployment, until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -22,6 +22,9 @@ def test_a_truncated_file_is_named_when_a_rank_loads_it_again(tiny_checkpoint: P
         half.replace(weights)
         assert deployment.ready(0), "what is loaded serves on"
         inject.kill(one(parts(deployment), "rank", stage=1))
-        until(lambda: "BadCheckpoint" in str(deployment.groups()), 60, deployment.tail, deployment.process)
-        (group,) = deployment.groups()
-        assert "model.safetensors" in group["message"], group
+        until(lambda: _is_told(deployment), RECOVER_LIMIT_S, deployment.tail, deployment.process)
+
+
+def _is_told(deployment: Deployment) -> bool:
+    (group,) = deployment.groups()
+    return "BadCheckpoint" in str(group) and "model.safetensors" in group["message"]

@@ -16,14 +16,15 @@ def _last_rank(bench: Bench) -> dict[str, int]:
 async def test_a_rank_that_dies_while_idle_makes_the_group_unready_and_then_it_serves_again(bench: Bench) -> None:
     before = bench.state().epoch
     inject.kill(one(bench.parts(), "rank", **_last_rank(bench)))
-    await bench.unready()
+    await bench.unready(before)
     await bench.again(before)
     await bench.ask(bench.asks(tokens=16))
 
 
 async def test_a_rank_that_dies_while_generating_costs_no_request_and_changes_no_token(bench: Bench) -> None:
     before, asks = bench.state().epoch, bench.asks()
+    victim = one(bench.parts(), "rank", **_last_rank(bench))
     async with bench.asking(asks):
-        inject.kill(one(bench.parts(), "rank", **_last_rank(bench)))
-        await bench.unready()
+        inject.kill(victim)
+        await bench.unready(before)
     await bench.again(before)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.faults import inject
 from tests.faults.bench import Bench
-from tests.faults.parts import one
+from tests.faults.parts import Part, one
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -14,7 +14,7 @@ async def test_each_rank_in_turn_may_die_and_every_other_keeps_its_process_and_w
         for rank in range(bench.tensor):
             before, epoch = bench.ranks(), bench.state().epoch
             inject.kill(one(bench.parts(), "rank", stage=stage, rank=rank))
-            await bench.unready()
+            await bench.unready(epoch)
             await bench.again(epoch)
             after = bench.ranks()
             changed = {place for place in before if before[place] != after[place]}
@@ -24,18 +24,21 @@ async def test_each_rank_in_turn_may_die_and_every_other_keeps_its_process_and_w
 
 async def test_two_ranks_lost_at_once_and_a_third_loss_during_the_recovery_converge(bench: Bench) -> None:
     asks, epoch = bench.asks(), bench.state().epoch
+    ranks = [part for part in bench.parts() if part.role == "rank"]
     async with bench.asking(asks):
-        ranks = [part for part in bench.parts() if part.role == "rank"]
         inject.kill(ranks[0])
         inject.kill(ranks[-1])
-        await bench.unready()
-        await bench.wait(lambda: _new_rank(bench, {part.pid for part in ranks}) != 0, "no rank was started again")
-        inject.kill(next(part for part in bench.parts() if part.role == "rank" and part not in ranks))
+        await bench.unready(epoch)
+        fresh: list[Part] = []
+        await bench.wait(lambda: _any_new(bench, ranks, fresh), "no rank was started again")
+        inject.kill(fresh[0])
     await bench.again(epoch)
 
 
-def _new_rank(bench: Bench, old: set[int]) -> int:
-    return next((part.pid for part in bench.parts() if part.role == "rank" and part.pid not in old), 0)
+def _any_new(bench: Bench, old: list[Part], found: list[Part]) -> bool:
+    pids = {part.pid for part in old}
+    found += [part for part in bench.parts() if part.role == "rank" and part.pid not in pids]
+    return bool(found)
 
 
 async def test_a_rank_that_flaps_while_it_loads_converges(bench: Bench) -> None:

@@ -16,6 +16,6 @@ async def test_a_group_that_was_idle_beyond_every_limit_of_silence_serves_in_the
     longest = max(limits.silent_kill_s, limits.peer_silent_s, limits.progress_s, limits.ending_s)
     until = asyncio.get_running_loop().time() + longest + 1
     while asyncio.get_running_loop().time() < until:
-        assert await asyncio.to_thread(bench.deployment.ready, 0)
+        assert await asyncio.to_thread(bench.says) == 200
     await bench.ask(bench.asks(tokens=16))
     assert bench.state().epoch == epoch

@@ -5,7 +5,6 @@ Four heads and two KV heads, so tensor may be 2; the weights are wide, so that t
 
 import contextlib
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from bireme_worker.checkpoints.packaged import ensure_smollm2
 from tests.checkpoints.tiny import save_tiny
 from tests.faults import formed
 from tests.support.deployment import Deployment, running
+from tests.support.ports import free_port
 
 MODEL = "tiny"
 SHAPES = ((2, 1), (1, 2), (2, 2))
@@ -85,14 +85,6 @@ def deployment_file(
         )
     )
     return file
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

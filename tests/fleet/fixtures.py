@@ -53,6 +53,7 @@ def empty_fleet(control_plane: ControlPlane, fleet_settings: Settings) -> Iterat
 def fleet(empty_fleet: Fleet) -> Fleet:
     """Four nodes in two racks, eight devices each."""
     empty_fleet.add_racks(racks=2, nodes=2, gpus=8)
+    empty_fleet.await_open()
     return empty_fleet
 
 

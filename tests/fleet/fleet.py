@@ -19,7 +19,7 @@ from tests.fleet.node import CLIQUE, RACK, ZONE, Node, Shape
 from tests.fleet.runtime import Runtime, Sandbox
 from tests.fleet.settings import Addresses, Settings
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 
 
 class Fleet:
@@ -37,7 +37,7 @@ class Fleet:
         self._thread.start()
 
     def add_node(self, shape: Shape) -> Node:
-        """Register a node and start its kubelet; the scheduler uses it at once."""
+        """Register a node and start its kubelet."""
         name = f"node-{len(self.nodes)}-{self._suffix}"
         runtime = Runtime(name, self.settings, self._addresses)
         node = Node(name, self.plane, runtime, self._run, self.errors)
@@ -51,6 +51,10 @@ class Fleet:
             own = {ZONE: "zone-0", RACK: f"rack-{rack}", CLIQUE: f"clique-{rack}", **(labels or {})}
             for _ in range(nodes):
                 self.add_node(Shape(own, gpus))
+
+    def await_open(self) -> None:
+        """Wait until the scheduler may use every node: each is tainted for a moment after it has registered."""
+        eventually(lambda: not any(node.taints() for node in self.nodes))
 
     def node(self, name: str) -> Node:
         """Return the node of that name."""
@@ -76,8 +80,12 @@ class Fleet:
 
     def await_ready(self, namespace: str, name: str, within: float = _PATIENCE_S) -> Object:
         """Return the pod once its Ready condition is true."""
-        eventually(lambda: is_ready(self.pod(namespace, name)), within=within)
-        return self.pod(namespace, name)
+
+        def ready() -> Object | None:
+            pod = self.pod(namespace, name)
+            return pod if is_ready(pod) else None
+
+        return eventually(ready, within=within)
 
     def sandbox(self, namespace: str, name: str) -> Sandbox:
         """Return what runs of a pod: `.ip`, `.pids()`, `.log(container)`, `.containers[name].process.pid`."""

@@ -22,6 +22,8 @@ from tests.fleet.node import RACK, ZONE, Shape
 _ANNOTATION: Final = "kwok.x-k8s.io/node"
 _PER_RACK: Final = 10
 _POD_ADDRESSES: Final = "127.16.0.0/12"
+_LEASE_SECONDS: Final = 12
+"""Renewed four times as often: a node whose Lease stands still takes the readiness of its pods along, for good here."""
 
 _NODE_READY: Final = """
 conditions:
@@ -91,23 +93,36 @@ def stages() -> list[Object]:
     ]
 
 
-class Kwok:
-    """One KWOK process and the nodes that were made for it."""
+def _configuration(workers: int) -> Object:
+    options = dict.fromkeys(("podPlayStageParallelism", "nodePlayStageParallelism", "nodeLeaseParallelism"), workers)
+    return {"apiVersion": "config.kwok.x-k8s.io/v1alpha1", "kind": "KwokConfiguration", "options": options}
 
-    def __init__(self, plane: ControlPlane, program: Path, directory: Path) -> None:
+
+class Kwok:
+    """One KWOK process and the nodes that were made for it. ``workers``: pods it changes at once; 0: its own four."""
+
+    def __init__(
+        self, plane: ControlPlane, program: Path, directory: Path, lease_seconds: int = _LEASE_SECONDS, workers: int = 0
+    ) -> None:
         self._plane = plane
         self._prefix = f"kwok-{secrets.token_hex(3)}"
         self.names: list[str] = []
         config = directory / "stages.yaml"
-        config.write_text("\n---\n".join(json.dumps(stage) for stage in stages()), encoding="utf-8")
+        parts = [*stages(), *([_configuration(workers)] if workers else [])]
+        config.write_text("\n---\n".join(map(json.dumps, parts)), encoding="utf-8")
         self.log = directory / "kwok.log"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, tether.__file__, program, f"--kubeconfig={plane.kubeconfig}", f"--config={config}",
                  f"--manage-nodes-with-annotation-selector={_ANNOTATION}={self._prefix}", f"--cidr={_POD_ADDRESSES}",
-                 "--node-lease-duration-seconds=40", "--node-ip=127.0.0.1"],
+                 f"--node-lease-duration-seconds={lease_seconds}", "--node-ip=127.0.0.1"],
                 env=child_environment({}), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     def add_nodes(self, count: int, labels: Mapping[str, str] | None = None, gpus: int = 8) -> list[str]:
         """Make ``count`` nodes, ten in a rack, and return their names once all are ready."""

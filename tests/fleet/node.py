@@ -5,7 +5,7 @@ makes of it (taints, evictions) comes in its own time.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -109,6 +109,7 @@ class Node:
     def kill(self) -> None:
         """Cut the power: every process of the node is gone, nobody tells the API server."""
         self._on_loop(self._lose())
+        eventually(self._runtime.is_dead)
 
     def boot(self) -> None:
         """Let a killed node return: pods that are still wanted start anew at other addresses, the others are removed."""
@@ -151,13 +152,11 @@ class Node:
 
     def taint(self, key: str, effect: str, value: str = "") -> None:
         """Add a taint."""
-        taints = self.object()["spec"].get("taints", [])
-        self._change({"spec": {"taints": [*taints, {"key": key, "value": value, "effect": effect}]}})
+        self._change_taints(lambda taints: [*taints, {"key": key, "value": value, "effect": effect}])
 
     def untaint(self, key: str) -> None:
         """Remove every taint of that key."""
-        taints = self.object()["spec"].get("taints", [])
-        self._change({"spec": {"taints": [taint for taint in taints if taint["key"] != key]}})
+        self._change_taints(lambda taints: [taint for taint in taints if taint["key"] != key])
 
     def say(self, kind: str, status: str) -> None:
         """Let a node problem detector report a condition of this type."""
@@ -186,6 +185,18 @@ class Node:
     def _change(self, body: Object, suffix: str = "") -> None:
         answer = self._plane.api.patch(f"{self.path}{suffix}", json=body, headers={"content-type": MERGE})
         answer.raise_for_status()
+
+    def _change_taints(self, change: Callable[[list[Object]], list[Object]]) -> None:
+        """Write the list anew, unless the node controller has written it meanwhile: then begin again."""
+
+        def written() -> bool:
+            node = self.object()
+            taints = change(node["spec"].get("taints", []))
+            body = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": taints}}
+            answer = self._plane.api.patch(self.path, json=body, headers={"content-type": MERGE})
+            return answer.status_code != 409 and bool(answer.raise_for_status())
+
+        eventually(written)
 
     def _say(self, health: Health) -> None:
         self._health.ready, self._health.message = health.ready, health.message

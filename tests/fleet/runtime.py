@@ -133,6 +133,10 @@ class Runtime:
         """Stop every process of the node where it is."""
         signal_all(f"{self.node}/", SIGSTOP)
 
+    def is_dead(self) -> bool:
+        """Whether no process is left: one that waits for a disk ends later than others."""
+        return not marked(f"{self.node}/")
+
     def stands_still(self) -> bool:
         """Whether every process has stopped: each does in its own time, one that waits for a disk later than others."""
         return all(state(pid) in "TXZ" for pid in marked(f"{self.node}/"))
@@ -149,5 +153,6 @@ class Runtime:
                 if container.process is not None:
                     container.process.kill()
                     await container.process.wait()
+                container.ready = container.started = False
             sandbox.ip = self._addresses.take()
             sandbox.init = {name: Container(each.spec) for name, each in sandbox.init.items()}

@@ -1,6 +1,6 @@
 """A small server for pods of the tests: it says who it is, and can be told to crash, to be unwell and to take its time.
 
-python server.py PORT [LINGER_SECONDS]
+python server.py PORT [LINGER_SECONDS], which end early when the file LEAVE is there
 """
 
 import os
@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import FrameType
 
 WELL = {"/healthz": True}
@@ -47,7 +48,9 @@ def main() -> None:
 
     def leave(number: int, frame: FrameType | None) -> None:
         print("SIGTERM", flush=True)
-        time.sleep(linger)
+        until, word = time.monotonic() + linger, os.environ.get("LEAVE")
+        while time.monotonic() < until and not (word and Path(word).exists()):
+            time.sleep(0.05)
         os._exit(0)
 
     signal.signal(signal.SIGTERM, leave)

@@ -31,7 +31,7 @@ def test_a_killed_node_takes_its_processes_along_and_is_tainted_unreachable(flee
     eventually(lambda: is_tainted(node, UNREACHABLE))
     eventually(lambda: not is_ready(fleet.pod(namespace, "pod")))
     others = [other for other in fleet.nodes if other is not node]
-    assert not any(is_tainted(other, UNREACHABLE) for other in others)
+    eventually(lambda: not any(is_tainted(other, UNREACHABLE) for other in others))
 
 
 def test_a_node_that_returns_removes_what_was_deleted_and_starts_the_rest_anew(fleet: Fleet, namespace: str) -> None:
@@ -117,12 +117,22 @@ def test_a_node_that_says_not_ready_is_tainted_so_and_freed_again(fleet: Fleet, 
 
 
 def test_nothing_is_placed_on_a_cordoned_node(fleet: Fleet, namespace: str) -> None:
-    kept, *cordoned = fleet.nodes
-    for node in cordoned:
+    for node in fleet.nodes:
         node.cordon()
     fleet.create(namespace, server("pod"))
+    # Only then the scheduler has heard of every cordon.
+    words = f"{len(fleet.nodes)} node(s) were unschedulable"
+    eventually(lambda: words in why_unscheduled(fleet, namespace, "pod"))
+    kept = fleet.nodes[0]
+    kept.uncordon()
     fleet.await_ready(namespace, "pod")
     assert fleet.node_of(namespace, "pod") is kept
+
+
+def why_unscheduled(fleet: Fleet, namespace: str, name: str) -> str:
+    """What the scheduler says of a pod that it has found no node for."""
+    conditions = fleet.pod(namespace, name)["status"].get("conditions", [])
+    return next((str(each.get("message", "")) for each in conditions if each["type"] == "PodScheduled"), "")
 
 
 def test_a_pod_without_a_toleration_leaves_a_node_with_a_noexecute_taint(fleet: Fleet, namespace: str) -> None:

@@ -1,15 +1,21 @@
 """The simulated kubelet treats a pod as a real one does: tests of an operator stand on this."""
 
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import pytest
 
+from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.polling import eventually
 from tests.fleet.api import Object
 from tests.fleet.fleet import Fleet
 from tests.fleet.names import is_ready
+from tests.fleet.node import Shape
 from tests.fleet.pod_bodies import ask, container_status, crash, delete, post, server
+from tests.fleet.settings import Settings
 
 
 def test_a_pod_becomes_ready_and_answers_at_its_own_address(fleet: Fleet, namespace: str) -> None:
@@ -31,8 +37,10 @@ def test_readiness_follows_the_probe_and_restarts_nothing(fleet: Fleet, namespac
 
 
 def test_a_failed_liveness_probe_restarts_the_container(fleet: Fleet, namespace: str) -> None:
-    probe = {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 1, "failureThreshold": 3}
-    fleet.create(namespace, server("pod", container={"livenessProbe": probe}))
+    # Slow to start, or to answer, is not unwell.
+    probe = {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 1, "timeoutSeconds": 30}
+    startup = {"startupProbe": probe | {"failureThreshold": 60}}
+    fleet.create(namespace, server("pod", container={"livenessProbe": probe | {"failureThreshold": 3}} | startup))
     pod = fleet.await_ready(namespace, "pod")
     ask(pod, "/unwell")
     eventually(lambda: container_status(fleet, namespace, "pod")["restartCount"] == 1)
@@ -47,17 +55,34 @@ def test_a_crashing_container_restarts_with_back_off_and_is_counted(fleet: Fleet
     pod = fleet.await_ready(namespace, "pod")
     assert container_status(fleet, namespace, "pod")["lastState"]["terminated"]["exitCode"] == 3
     crash(pod, 4)
-
-    def waits() -> bool:
-        waiting: Object = container_status(fleet, namespace, "pod")["state"].get("waiting", {})
-        return "CrashLoopBackOff" in waiting.values()
-
-    eventually(waits)
     eventually(lambda: container_status(fleet, namespace, "pod")["restartCount"] == 2)
     container = fleet.sandbox(namespace, "pod").containers["c"]
     assert container.ended is not None
     assert container.started_at - container.ended.finished_at >= fleet.settings.crash_base_seconds
     assert container.delay_s == 2 * fleet.settings.crash_base_seconds
+
+
+@pytest.fixture
+def patient(control_plane: ControlPlane, fleet_settings: Settings) -> Iterator[Fleet]:
+    """A node on which a container that has crashed twice does not start again while a test looks."""
+    made = Fleet(control_plane, replace(fleet_settings, crash_base_seconds=600.0))
+    made.add_node(Shape({}))
+    yield made
+    made.close()
+
+
+def test_a_container_that_waits_for_its_next_start_says_so(patient: Fleet, namespace: str) -> None:
+    patient.create(namespace, server("pod"))
+    crash(patient.await_ready(namespace, "pod"), 3)
+    eventually(lambda: container_status(patient, namespace, "pod")["restartCount"] == 1)
+    crash(patient.await_ready(namespace, "pod"), 4)
+
+    def waits() -> bool:
+        waiting: Object = container_status(patient, namespace, "pod")["state"].get("waiting", {})
+        return "CrashLoopBackOff" in waiting.values()
+
+    eventually(waits)
+    assert container_status(patient, namespace, "pod")["restartCount"] == 1
 
 
 def test_a_container_that_never_restarts_makes_the_pod_failed_or_succeeded(fleet: Fleet, namespace: str) -> None:
@@ -70,14 +95,19 @@ def test_a_container_that_never_restarts_makes_the_pod_failed_or_succeeded(fleet
     assert container_status(fleet, namespace, "bad")["state"]["terminated"]["exitCode"] == 64
 
 
-def test_a_deleted_pod_runs_its_hook_gets_sigterm_and_ends_within_its_grace(fleet: Fleet, namespace: str) -> None:
+def test_a_deleted_pod_runs_its_hook_gets_sigterm_and_ends_within_its_grace(
+    fleet: Fleet, namespace: str, tmp_path: Path
+) -> None:
     hook = {"preStop": {"httpGet": {"path": "/prestop", "port": "http"}}}
-    fleet.create(namespace, server("pod", linger=2, container={"lifecycle": hook}))
+    leave = tmp_path / "leave"
+    container = {"lifecycle": hook, "env": [{"name": "LEAVE", "value": str(leave)}]}
+    fleet.create(namespace, server("pod", linger=600, container=container, terminationGracePeriodSeconds=600))
     fleet.await_ready(namespace, "pod")
     sandbox = fleet.sandbox(namespace, "pod")
     delete(fleet, namespace, "pod")
     eventually(lambda: "SIGTERM" in fleet.log(namespace, "pod", "c"))
     assert fleet.pod(namespace, "pod")["metadata"]["deletionTimestamp"], "it stays while its process lingers"
+    leave.touch()
     eventually(lambda: not fleet.exists(namespace, "pod"))
     assert sandbox.log("c").read_text().split() == ["started", "preStop", "SIGTERM"]
     assert sandbox.pids() == []

@@ -7,7 +7,7 @@ from tests.controlplane.polling import eventually
 from tests.fleet.api import Object
 from tests.fleet.fleet import Fleet
 from tests.fleet.names import is_ready
-from tests.fleet.node import GPU, RACK
+from tests.fleet.node import GPU, RACK, Shape
 from tests.fleet.pod_bodies import server
 
 GANGS = "/apis/scheduling.k8s.io/v1beta1"
@@ -38,11 +38,11 @@ def test_devices_are_counted_by_the_scheduler(fleet: Fleet, namespace: str) -> N
 
 
 def test_a_gang_that_does_not_fit_holds_no_device_and_starts_together_when_it_does(
-    fleet: Fleet, namespace: str
+    empty_fleet: Fleet, namespace: str
 ) -> None:
-    fleet.nodes[0].set_gpus(0)
-    fleet.nodes[1].set_gpus(0)
-    fleet.nodes[2].set_gpus(4)
+    fleet = empty_fleet
+    for gpus in (0, 0, 4, 8):  # from the start: the scheduler hears of a change later than we make it
+        fleet.add_node(Shape({}, gpus))
     gang = {"metadata": {"name": "gang"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
     fleet.plane.api.post(f"{GANGS}/namespaces/{namespace}/podgroups", json=gang).raise_for_status()
     for name in ("first", "second"):

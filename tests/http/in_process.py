@@ -91,7 +91,7 @@ async def http_app(pod: Identity, requests: Path) -> AsyncIterator[aiohttp.Clien
     app: web.Application = make_app(Service(pod, TextModel.load(Path(pod.checkpoint.source)), link, ""))
     server = TestServer(app, host="127.0.0.1")
     async with server, aiohttp.ClientSession(str(server.make_url("/"))) as client:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while link.serving is None or not link.serving.serving:
                 await asyncio.sleep(0.005)
         yield client

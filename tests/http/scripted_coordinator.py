@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from bireme.wire.errors import WireError
 from bireme.wire.frames import Channel
@@ -25,6 +26,9 @@ from bireme.wire.requests import (
     Tokens,
     request_codec,
 )
+
+LIMIT_S: Final = 60.0
+"""For anything to come to pass: an HTTP process that starts imports for seconds where others do so, too."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class ScriptedCoordinator:
 
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait until something that was recorded makes ``reached`` true."""
-        async with asyncio.timeout(10), self._news:
+        async with asyncio.timeout(LIMIT_S), self._news:
             await self._news.wait_for(reached)
 
     def _serving(self, serving: bool, reason: str, message: str, retry_after_s: float) -> Serving:

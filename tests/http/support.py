@@ -14,7 +14,7 @@ import aiohttp
 from bireme.names import Env, Header, Port
 from bireme.wire.journal import JOURNAL_PREFIX, Emitted, JournalEntry, Opened, read_journal
 from bireme_worker.checkpoints.packaged import smollm2_gguf
-from tests.http.scripted_coordinator import ScriptedCoordinator
+from tests.http.scripted_coordinator import LIMIT_S, ScriptedCoordinator
 
 TOKEN = "0123456789abcdef" * 4
 ROUTER = {Header.TOKEN.value: f"Bearer {TOKEN}", Header.JOURNAL.value: "1"}
@@ -62,7 +62,7 @@ class HttpProcess:
 
     async def start(self) -> None:
         self.process = await self.spawn()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             while not await self._answers():
                 assert self.process.returncode is None, "the HTTP process ended at its start"
                 await asyncio.sleep(0.02)
@@ -75,7 +75,7 @@ class HttpProcess:
         assert self.process is not None
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             return await self.process.wait()
 
     async def _answers(self) -> bool:
@@ -98,18 +98,18 @@ class Stand:
 
     async def until_serving(self) -> None:
         """Wait until the process knows its coordinator."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while await self._context() is None:
                 await asyncio.sleep(0.01)
 
     async def until_lost(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while await self._context() is not None:
                 await asyncio.sleep(0.01)
 
     async def until_answered(self, status: int, model_revision: str | None = None) -> None:
         """Wait until the process has heard what the coordinator announced. The script must answer."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while True:
                 async with self.client.post(CHAT, json=chat_body(max_tokens=1)) as response:
                     if (response.status, response.headers.get(Header.MODEL_REVISION)) == (status, model_revision):

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from bireme.names import Env, Exit, Header, Port
-from tests.http.scripted_coordinator import ScriptedCoordinator, continuing
+from tests.http.scripted_coordinator import LIMIT_S, ScriptedCoordinator, continuing
 from tests.http.support import CHAT, TOKEN, HttpProcess, Stand, chat_body
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -34,13 +34,13 @@ async def test_two_processes_share_the_port_and_end_cleanly(own_state_dir: Path)
     await first.start()
     await second.start()
     await coordinator.until(lambda: coordinator.connections == 2)
-    for _ in range(40):
-        async with (
-            aiohttp.ClientSession(first.base) as client,
-            client.post(CHAT, json=chat_body()) as response,
-        ):
-            assert response.status in (200, 503)  # its process may not have read the coordinator's status yet
-    assert len(coordinator.asked_by) == 2
+    async with asyncio.timeout(LIMIT_S):
+        while len(coordinator.asked_by) < 2:  # the second may know the coordinator before it listens
+            async with (
+                aiohttp.ClientSession(first.base) as client,
+                client.post(CHAT, json=chat_body()) as response,
+            ):
+                assert response.status in (200, 503)  # its process may not have read the coordinator's status yet
     assert await first.stop() == Exit.DRAINED
     assert await second.stop() == Exit.DRAINED
     await coordinator.stop()
@@ -86,7 +86,7 @@ async def end_of(process: HttpProcess, **environment: str) -> tuple[int, str]:
         env=process.environment | environment,
         stderr=subprocess.PIPE,
     )
-    _, errors = await asyncio.wait_for(ended.communicate(), 30)
+    _, errors = await asyncio.wait_for(ended.communicate(), LIMIT_S)
     assert ended.returncode is not None
     return ended.returncode, errors.decode()
 

@@ -1,10 +1,11 @@
 """Tokenizer, template and ends belong to the weights: what a request gets when other weights take over."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from bireme.wire.plan import unpack_ids
 from bireme_worker.checkpoints.packaged import smollm2_gguf
@@ -24,16 +25,19 @@ def other(smollm2_dir: Path, tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.fixture(autouse=True)
-def restored(stand: Stand) -> Iterator[None]:
-    """The session's process goes back to its own checkpoint."""
+@pytest_asyncio.fixture(loop_scope="session")
+async def restored(stand: Stand) -> AsyncIterator[None]:
+    """The session's process goes back to its own checkpoint, and has done so before the next test asks it."""
     yield
     coordinator = stand.coordinator
     coordinator.source, coordinator.text = str(smollm2_gguf()), text_identity(smollm2_gguf())
     coordinator.revision = "rev-1"
     coordinator.announce()
+    coordinator.script = lambda _: Script([[5]], "stop")
+    await stand.until_answered(200, "rev-1")
 
 
+@pytest.mark.usefixtures("restored")
 @pytest.mark.asyncio(loop_scope="session")
 async def test_new_requests_use_the_template_of_the_new_weights(stand: Stand, other: Path) -> None:
     coordinator = stand.coordinator
@@ -52,6 +56,7 @@ async def test_new_requests_use_the_template_of_the_new_weights(stand: Stand, ot
     assert list(unpack_ids(submit.prompt)) == expected
 
 
+@pytest.mark.usefixtures("restored")
 @pytest.mark.asyncio(loop_scope="session")
 async def test_weights_with_the_same_text_side_need_no_new_one(stand: Stand) -> None:
     coordinator = stand.coordinator

@@ -24,7 +24,7 @@ LIMIT = {torch.float32: 2e-5, torch.bfloat16: 1e-2}
 FEW = settings(
     max_examples=20 if CUDA else 6,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     derandomize=True,
 )
 SCALE = 16 if CUDA else 1

@@ -36,7 +36,7 @@ class Ground:
         return pod
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not holds():
                 self.news.clear()
                 if holds():

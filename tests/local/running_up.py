@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,8 +14,11 @@ from typing import Any
 
 import yaml
 
+from tests.support.ports import free_port
+
 DRIVER = Path(__file__).with_name("driver.py")
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
+"""`up`, a router and up to eight stages are Python processes that start beside whatever else the machine does."""
 
 
 def deployment(script: str, replicas: int = 1, pipeline: int = 2, **environment: str) -> str:
@@ -39,24 +41,15 @@ def deployment(script: str, replicas: int = 1, pipeline: int = 2, **environment:
     )
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie, which only waits for its parent's attention, does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def wait_until(holds: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < deadline, "it did not come to pass"
         time.sleep(0.02)
+
+
+def states(content: dict[str, Any]) -> list[str]:
+    return [group["state"] for group in content["status"]["groups"]]
 
 
 @dataclass
@@ -96,7 +89,7 @@ class Up:
         return groups
 
     def states(self) -> list[str]:
-        return [group["state"] for group in self.groups()]
+        return states(self.content())
 
     def pods(self) -> list[dict[str, Any]]:
         pods: list[dict[str, Any]] = self.content()["local"]["pods"]
@@ -108,9 +101,20 @@ class Up:
     def state_dir(self, pod: dict[str, Any]) -> Path:
         return self.directory / "pods" / f"{pod['group']}-{pod['stage']}-{pod['incarnation']}"
 
+    def tell(self, pod: dict[str, Any], name: str, text: str) -> None:
+        """Leave a word for a stage, whole as soon as it is there."""
+        partial = self.state_dir(pod) / f".{name}.partial"
+        partial.write_text(text)
+        partial.rename(self.state_dir(pod) / name)
+
     def pids(self) -> list[int]:
-        content = self.content()
-        return [pid for pid in (content["local"]["routerPid"], *(pod["pid"] for pod in self.pods())) if pid]
+        local = self.content()["local"]
+        return [pid for pid in (local["routerPid"], *(pod["pid"] for pod in local["pods"])) if pid]
+
+    def events(self) -> list[dict[str, Any]]:
+        """What was told so far; a line that is being written is not yet told."""
+        whole, _, _ = (self.directory / "events.jsonl").read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def out(self) -> str:
         return (self.said / "out").read_text()
@@ -119,8 +123,31 @@ class Up:
         return (self.said / "err").read_text()
 
     def until(self, holds: Callable[[], bool]) -> None:
-        wait_until(lambda: holds() or self.process.poll() is not None)
-        assert holds(), f"{self.out()}{self.err()}"
+        """Wait until something holds, in one look."""
+        looks = [False]
+
+        def settled() -> bool:
+            ended = self.process.poll() is not None
+            looks.append(holds())
+            return looks[-1] or ended
+
+        wait_until(settled)
+        assert looks[-1], f"{self.out()}{self.err()}"
+
+    def until_content(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until the status says so; returns what it said."""
+        said: list[dict[str, Any]] = []
+
+        def look() -> bool:
+            said[:] = [self.content()]
+            return holds(said[0])
+
+        self.until(look)
+        return said[0]
+
+    def until_serving(self, groups: int = 1) -> dict[str, Any]:
+        """Wait until so many groups serve and the router has a process."""
+        return self.until_content(lambda said: states(said) == ["Serving"] * groups and said["local"]["routerPid"] > 0)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

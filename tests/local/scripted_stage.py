@@ -105,6 +105,13 @@ def become(asked: dict[str, object]) -> None:
     WHO["BIREME_STAGE"] = str(asked["stage"])
 
 
+def note(name: str, body: bytes) -> None:
+    """Leave a word for the test, whole as soon as it is there."""
+    partial = STATE_DIR / f".{name}.partial"
+    partial.write_bytes(body)
+    partial.rename(STATE_DIR / name)
+
+
 def wait_while_deaf() -> None:
     while (STATE_DIR / "deaf").exists():
         time.sleep(0.05)
@@ -143,13 +150,13 @@ class Admin(BaseHTTPRequestHandler):
         elif self.path == "/adopt" or "BIREME_STAGE" not in WHO:
             self.send_error(409)
             return
+        note(self.path.strip("/"), body)  # before anybody can see what comes of it
         if self.path == "/drain":
             Facts.draining = True
         if self.path == "/undrain":
             Facts.draining = False
         if self.path == "/reload":
             take(json.loads(body))
-        (STATE_DIR / self.path.strip("/")).write_bytes(body)
         self.send_response(200)
         self.end_headers()
 
@@ -170,7 +177,7 @@ def serve() -> None:
 
 def main() -> None:
     die_with_parent()
-    (STATE_DIR / "environment.json").write_text(json.dumps(WHO))
+    note("environment.json", json.dumps(WHO).encode())
     word, _, argument = os.environ.get("SCRIPT", "sleep").partition(" ")
     if word == "exit":
         if "TERMINATION" in os.environ:
@@ -182,7 +189,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if word == "parent":
         child = subprocess.Popen([sys.executable, __file__], env=child_environment({"SCRIPT": "sleep"}))
-        (STATE_DIR / "child").write_text(str(child.pid))
+        note("child", str(child.pid).encode())
     if word == "stage":
         serve()
     (STATE_DIR / "ready").touch()

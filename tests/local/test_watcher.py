@@ -73,9 +73,15 @@ class Listener:
     news: asyncio.Event
 
     async def heard(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.news.wait()
         self.news.clear()
+
+    async def until_connected(self) -> None:
+        """That a leader is listened to again may be news more than once."""
+        async with asyncio.timeout(60):
+            while not (self.watcher.views and self.watcher.views[0].connected):
+                await asyncio.sleep(0.01)
 
     def said(self) -> StateDocument:
         return self.watcher.views[0].document
@@ -98,7 +104,7 @@ async def test_every_change_is_heard_with_the_group_s_token(speaker: Speaker, li
     await speaker.say(state="Serving")
     await listener.heard()
     assert listener.said().state == "Serving"
-    assert speaker.tokens == ["Bearer secret"]
+    assert set(speaker.tokens) == {"Bearer secret"}
 
 
 async def test_a_stream_that_ends_is_news_at_once_and_is_dialled_again(speaker: Speaker, listener: Listener) -> None:
@@ -108,8 +114,7 @@ async def test_a_stream_that_ends_is_news_at_once_and_is_dialled_again(speaker: 
     await listener.heard()
     assert not listener.watcher.views[0].connected
     await speaker.say()
-    await listener.heard()
-    assert listener.watcher.views[0].connected
+    await listener.until_connected()
 
 
 @pytest.mark.parametrize("wrong", [{"incarnation": 2}, {"group": "another"}])
@@ -130,8 +135,7 @@ async def test_a_line_that_is_no_document_ends_the_stream_not_the_watcher(speake
         while len(speaker.tokens) < 2:
             await asyncio.sleep(0.01)
     await speaker.say()
-    await listener.heard()
-    assert listener.watcher.views[0].connected
+    await listener.until_connected()
 
 
 async def test_a_busy_leader_does_not_wake_the_planner_at_every_step(speaker: Speaker, listener: Listener) -> None:

@@ -1,6 +1,6 @@
 """Fixtures of the operator's tests: the control plane of the session, a kubelet for the stages, operators as processes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -45,6 +45,7 @@ def start_operator(crd: ControlPlane, namespace: str, tmp_path: Path) -> Iterato
             *,
             cluster: bool = False,
             lease_seconds: int = 30,
+            arguments: Sequence[str] = (),
         ) -> OperatorProcess:
             log = tmp_path / f"{name}.log"
             operator = OperatorProcess(
@@ -56,6 +57,7 @@ def start_operator(crd: ControlPlane, namespace: str, tmp_path: Path) -> Iterato
                 image=worker_image,
                 cluster=cluster,
                 lease_seconds=lease_seconds,
+                arguments=arguments,
             )
             running.callback(lambda: print(log.read_text(encoding="utf-8", errors="replace")))
             running.callback(operator.kill)

@@ -52,6 +52,10 @@ class Deployments:
         found = self.plane.api.get(path).raise_for_status().json()["items"]
         return [event["note"] for event in found if event["reason"] == reason]
 
+    def losses(self) -> list[str]:
+        """What was told of lost parts, but for leaders that were heard and then fell silent: a busy machine does that."""
+        return [note for note in self.events("GroupLostPart") if "WorkerUnreachable" not in note]
+
     def lease(self) -> dict[str, Any]:
         """The Lease of the operators of this namespace."""
         path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/bireme-operator"
@@ -90,6 +94,30 @@ class Deployments:
 
         return eventually(holds)
 
+    def await_ready(self, name: str = "demo") -> dict[str, Any]:
+        """Wait until the deployment is ready in its present generation; the status that says so.
+
+        The next one may say otherwise: a leader that a busy machine keeps silent for seconds counts as lost till then.
+        """
+
+        def ready() -> dict[str, Any] | None:
+            body = self.get(name)
+            status: dict[str, Any] = body.get("status", {})
+            conditions = {one["type"]: one["status"] for one in status.get("conditions", [])}
+            current = status.get("observedGeneration") == body["metadata"]["generation"]
+            return status if current and conditions.get("Ready") == "True" else None
+
+        return eventually(ready)
+
+    def await_event(self, reason: str, words: str = "") -> list[str]:
+        """Wait for an event of this reason that says ``words``; events are posted beside what they are about."""
+        return eventually(lambda: [note for note in self.events(reason) if words in note])
+
+    def await_budgets(self, groups: int) -> None:
+        """Wait until the Eviction API spares so many groups; their budgets are made after they serve."""
+        url = f"/apis/policy/v1/namespaces/{self.namespace}/poddisruptionbudgets"
+        eventually(lambda: len(self.plane.api.get(url).raise_for_status().json()["items"]) == groups)
+
     def pods(self, name: str = "demo") -> list[dict[str, Any]]:
         """The stage pods, those on their way out included."""
         return self._pods(f"{Label.DEPLOYMENT}={name},{Label.STAGE},{Label.STAGE}!=spare")
@@ -114,6 +142,14 @@ class Deployments:
         """The incarnation of a stage's pod, empty while there is none."""
         pod = self.living(name).get((group, stage))
         return "" if pod is None else label(pod, Label.INCARNATION)
+
+    def is_replaced_first(self, group: int, name: str = "demo") -> bool:
+        """Whether the group still stays, or goes after a younger one has served.
+
+        Not by who serves now: that is what is known of leaders, and a busy machine can keep one silent for seconds.
+        """
+        stays = any(index == group for index, _ in self.living(name))
+        return stays or any(one["index"] > 1 and one.get("epoch") for one in self.get(name)["status"]["groups"])
 
     def uids(self, name: str = "demo") -> dict[tuple[int, int], str]:
         return {place: pod["metadata"]["uid"] for place, pod in self.living(name).items()}

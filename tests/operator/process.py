@@ -18,7 +18,10 @@ _PORT = re.compile(r"/healthz and /metrics are served on port (\d+)")
 
 
 class OperatorProcess:
-    """Runs from the start; the log has what it said. ``wrapper``: what of Python runs the module, such as a profiler."""
+    """Runs from the start; the log has what it said. ``wrapper``: what of Python runs the module, such as a profiler.
+
+    ``arguments`` are further ones of its command line.
+    """
 
     def __init__(
         self,
@@ -32,6 +35,7 @@ class OperatorProcess:
         cluster: bool,
         lease_seconds: int,
         wrapper: Sequence[str] = (),
+        arguments: Sequence[str] = (),
     ) -> None:
         self.log = log
         self._said_before = log.stat().st_size if log.exists() else 0
@@ -39,7 +43,7 @@ class OperatorProcess:
         # The Lease is the test's own in both cases.
         command += ["--all-namespaces", f"--lease-namespace={namespace}"] if cluster else [f"--namespace={namespace}"]
         command += [f"--master-key-file={key}", f"--lease-seconds={lease_seconds}", "--probe-port=0"]
-        command += [f"--worker-image={image}", "--router-image=bireme-router:test"]
+        command += [f"--worker-image={image}", "--router-image=bireme-router:test", *arguments]
         environment = child_environment({**os.environ, "KUBECONFIG": str(kubeconfig)})
         with log.open("ab") as output:
             self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
@@ -66,7 +70,7 @@ class OperatorProcess:
 
     def metric(self, name: str, **labels: str) -> float | None:
         """The value of a sample now, None while there is no such series."""
-        page = httpx.get(f"{self.url}/metrics", trust_env=False).raise_for_status().text
+        page = httpx.get(f"{self.url}/metrics", trust_env=False, timeout=60).raise_for_status().text
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
                 if sample.name == name and sample.labels == labels:

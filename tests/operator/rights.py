@@ -7,6 +7,7 @@ import yaml
 
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.credentials import User, write_kubeconfig
+from tests.controlplane.polling import eventually
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "operator.md"
@@ -73,7 +74,16 @@ def account(plane: ControlPlane, namespace: str, directory: Path) -> Path:
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"}
     binding = name | {"roleRef": reference, "subjects": [subject]}
     plane.api.post(f"{rbac}/rolebindings", json=binding).raise_for_status()
+    eventually(lambda: _may_list_pods(plane, namespace, "operator"))  # whoever judges it hears of it later
     return kubeconfig_of(plane, namespace, "operator", directory)
+
+
+def _may_list_pods(plane: ControlPlane, namespace: str, account: str) -> bool:
+    question = {"namespace": namespace, "verb": "list", "resource": "pods"}
+    user = f"system:serviceaccount:{namespace}:{account}"
+    review = {"spec": {"user": user, "resourceAttributes": question}}
+    answer = plane.api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", json=review)
+    return bool(answer.raise_for_status().json()["status"]["allowed"])
 
 
 def kubeconfig_of(plane: ControlPlane, namespace: str, account: str, directory: Path) -> Path:

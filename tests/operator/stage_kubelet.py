@@ -67,6 +67,13 @@ class StageKubelet:
         """Where the process of the pod takes its orders: `requests`, `state`."""
         return self._directory / str(pod["metadata"]["uid"])
 
+    def load(self, pod: dict[str, Any], requests: int) -> None:
+        """Let the process of the pod say that so many requests run; it never reads half of the number."""
+        directory = self.state_dir(pod)
+        partial = directory / ".requests.partial"
+        partial.write_text(str(requests))
+        partial.rename(directory / "requests")
+
     def crash(self, pod: dict[str, Any], code: int, message: str, restarts: int, *, waiting: bool) -> None:
         """Report that the pod's container has ended, as a kubelet would under `restartPolicy: OnFailure`."""
         end = {"exitCode": code, "message": message, "reason": "Error"}
@@ -140,7 +147,7 @@ class StageKubelet:
         process = self._processes.get(uid)
         if process is not None:
             process.terminate()
-            process.wait(timeout=10)
+            process.wait(timeout=60)
         self._api.request(
             "DELETE", f"{self._pods_url}/{name}", json={"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
         )

@@ -13,6 +13,7 @@ from bireme.names import Label
 from tests.controlplane.arguments import Settings
 from tests.controlplane.cluster import API_ONLY, ControlPlane
 from tests.controlplane.cluster import control_plane as running_control_plane
+from tests.controlplane.crds import await_served
 from tests.controlplane.polling import eventually
 from tests.controlplane.programs import Program
 from tests.operator.conftest import StartOperator
@@ -24,7 +25,6 @@ NEVER_ASKED = {("bireme.dev", "inferencedeployments/finalizers", "update")}
 """Judged by admission when an owner reference blocks a deletion; no request of its own."""
 
 APPLIED = {"services", "serviceaccounts", "configmaps", "deployments", "networkpolicies", "roles", "rolebindings"}
-RESYNCED = ("scheduling.k8s.io", "podgroups", "delete")
 
 
 def is_implied(right: tuple[str, str, str]) -> bool:
@@ -49,13 +49,14 @@ def crd(api_server: ControlPlane) -> ControlPlane:
 def establish(plane: ControlPlane) -> None:
     path = str(Path(__file__).parents[2] / "crds" / "bireme.dev_inferencedeployments.yaml")
     assert plane.kubectl("apply", "-f", path).returncode == 0
-    assert plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", path).returncode == 0
+    await_served(plane, "-f", path)
 
 
 def asked(plane: ControlPlane, namespace: str) -> set[tuple[str, str, str]]:
     """What the operator's account has asked for in its namespace, refused or not."""
     found = set()
-    for line in plane.files.audit_log.read_text().splitlines():
+    written = plane.files.audit_log.read_text().rpartition("\n")[0]  # the last line may be half written
+    for line in written.splitlines():
         event = json.loads(line)
         target = event.get("objectRef", {})
         if event["user"]["username"] != f"system:serviceaccount:{namespace}:operator":
@@ -102,7 +103,6 @@ def test_every_right_is_used_and_nothing_else_is_asked_for(
     deployments.await_condition("Ready")
     held = granted("namespace") | pairs([LEASES])
     rights = {right for right in held if right not in NEVER_ASKED and not is_implied(right)}
-    eventually(lambda: RESYNCED in asked(crd, namespace))
-    assert rights - asked(crd, namespace) == set(), "rights that are never used"
+    eventually(lambda: rights <= asked(crd, namespace))  # each is used, some only now and then
     assert asked(crd, namespace) - rights == set(), "rights that the chart does not give"
     assert "forbidden" not in operator.log.read_text()

@@ -9,6 +9,7 @@ from tests.controlplane.polling import eventually
 from tests.operator.conftest import StartOperator
 from tests.operator.deployments import Deployments, label
 from tests.operator.stage_kubelet import StageKubelet
+from tests.operator.test_rollouts import whole
 
 
 def test_a_deployment_becomes_ready_group_by_group(
@@ -16,8 +17,7 @@ def test_a_deployment_becomes_ready_group_by_group(
 ) -> None:
     start_operator()
     deployments.create(replicas=2, stages=2)
-    deployments.await_condition("Ready")
-    status = deployments.get()["status"]
+    status = deployments.await_ready()
     assert (status["replicas"], status["readyReplicas"]) == (2, 2)
     assert [group["state"] for group in status["groups"]] == ["Serving", "Serving"]
     assert sorted(deployments.living()) == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -39,7 +39,7 @@ def test_more_groups_come_and_the_least_useful_goes(
     grown = deployments.uids()
     assert len(grown) == 6
     assert first.items() <= grown.items(), "the group that served was left alone"
-    (kubelet.state_dir(deployments.living()[0, 0]) / "requests").write_text("1")
+    kubelet.load(deployments.living()[0, 0], 1)
     deployments.change(replicas=2)
     eventually(lambda: len(deployments.pods()) == 4)
     deployments.await_condition("Ready")
@@ -75,8 +75,8 @@ def test_a_change_of_the_pods_replaces_one_group_after_the_other(
     deployments.change(engine={"maxRunningRequests": 3})
 
     def rolled() -> bool:
+        assert whole(deployments, 1) >= 1, "one group at a time"
         status = deployments.get()["status"]
-        assert status["readyReplicas"] >= 1, "one group at a time"
         return bool(status["updatedReplicas"] == 2 and status["observedGeneration"] == 2)
 
     eventually(rolled)
@@ -152,11 +152,10 @@ def test_t14_a_quota_for_one_and_a_half_groups_makes_one_whole_group(
 
     assert "exceeded quota" in eventually(told)["message"]
     eventually(lambda: deployments.get()["status"]["readyReplicas"] == 1)
-    assert len({group for group, _ in deployments.living()}) == 1
-    scheduled = deployments.condition("Scheduled")
-    assert (scheduled["status"], scheduled["reason"]) == ("False", "Quota")
-    events = eventually(lambda: deployments.events("GroupWaits"))
-    assert any("Quota: " in event and "exceeded quota" in event for event in events)
+    # Half of the other one is made and taken back again, each time that it is tried.
+    eventually(lambda: len({group for group, _ in deployments.living()}) == 1)
+    assert deployments.await_condition("Scheduled", "False")["reason"] == "Quota"
+    assert any("exceeded quota" in event for event in deployments.await_event("GroupWaits", "Quota: "))
     control_plane.api.delete(f"{url}/three").raise_for_status()
     deployments.await_condition("Ready")
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from bireme.names import Metric, Port
+from bireme.names import GroupState, Metric, Port
 from tests.controlplane.polling import eventually
 from tests.faults import kinds
 from tests.faults.bench import Judge
@@ -19,8 +19,9 @@ from tests.fleet.fixtures import WORKER_IMAGE
 from tests.fleet.fleet import Fleet
 from tests.operator.conftest import StartOperator
 from tests.operator.deployments import Deployments
-from tests.operator.test_fleet import gauge, router
+from tests.operator.test_fleet import APART, NO_ROUTER, gauge, router
 
+SILENT_S: Final = 2
 STREAMS: Final = 2
 TOKENS: Final = 1800
 
@@ -56,7 +57,7 @@ CASES: dict[Way, int] = {is_scaled_down: 0, is_rolled: 0, is_evicted: 0, is_dele
 """For how long what runs may end where it is: 0 hands it over at once, and after the last it has all come to its end."""
 
 
-def serve(deployments: Deployments, model: Path, drain_s: int) -> None:
+def serve(deployments: Deployments, model: Path, drain_s: int, **pod: Any) -> None:
     worker = {
         "name": "worker",
         "image": WORKER_IMAGE,
@@ -68,7 +69,7 @@ def serve(deployments: Deployments, model: Path, drain_s: int) -> None:
         stages=1,
         model={"name": MODEL, "source": {"path": str(model)}, "revision": "one"},
         engine={"maxModelLength": 2048, "kvCache": {"bytes": "64Mi"}},
-        template={"spec": {"containers": [worker]}},
+        template={"spec": {"containers": [worker], **pod}},
         rollout={"drainTimeoutSeconds": drain_s, "maxSurge": 0, "maxUnavailable": 1},
     )
     deployments.await_condition("Ready")
@@ -119,8 +120,7 @@ async def test_a_stream_on_a_group_that_goes_ends_whole(
         pods, streams = deployments.living().values(), []
         for ask in asks:  # the second goes where the first is not
             streams.append(asyncio.create_task(kinds.run(session, url, ask)))
-            await asyncio.to_thread(eventually, lambda: sum(map(running, pods)) >= len(streams))
-        assert all(map(running, pods)), "each group has one"
+            await asyncio.to_thread(eventually, lambda: sum(running(pod) > 0 for pod in pods) == len(streams))
         assert not any(stream.done() for stream in streams), [ask.error for ask in asks]
         await asyncio.to_thread(way, fleet, deployments)
         await asyncio.gather(*streams)
@@ -129,3 +129,40 @@ async def test_a_stream_on_a_group_that_goes_ends_whole(
         assert resumed(url), "no stream was left on the group when it went: make them longer"
     await asyncio.to_thread(eventually, lambda: deployments.uids() != before)
     await asyncio.to_thread(deployments.await_condition, "Ready")
+
+
+@pytest.mark.system
+@pytest.mark.timeout(240, func_only=True)
+async def test_a_stopped_kubelet_loses_no_stream_and_its_group_is_had_elsewhere_after_a_while(
+    fleet: Fleet, deployments: Deployments, start_operator: StartOperator, tiny: Path, judge: Judge
+) -> None:
+    start_operator(worker_image=WORKER_IMAGE, cluster=True, arguments=[f"--silent-node-seconds={SILENT_S}"])
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [APART, NO_ROUTER]}}
+    await asyncio.to_thread(serve, deployments, tiny, 0, affinity=apart)
+    url = await asyncio.to_thread(router, fleet.plane, deployments.namespace, 2)
+    node = fleet.node(deployments.living()[0, 0]["spec"]["nodeName"])
+    dice, asks, over = random.Random(7), list[kinds.Ask](), asyncio.Event()
+
+    async def one_after_the_other() -> None:
+        while not over.is_set():
+            asks.append(kinds.make("greedy", MODEL, dice, 400))
+            await kinds.run(session, url, asks[-1])
+
+    await asyncio.to_thread(node.stop_kubelet)
+    await asyncio.to_thread(eventually, lambda: deployments.events("GroupMoves"))
+    async with aiohttp.ClientSession() as session:
+        streams = [asyncio.create_task(one_after_the_other()) for _ in range(STREAMS)]
+        await asyncio.to_thread(eventually, lambda: two_serve_without(deployments, node.name), within=120)
+        over.set()
+        await asyncio.gather(*streams)
+    judge.check(asks)
+    await asyncio.to_thread(node.start_kubelet)
+    await asyncio.to_thread(eventually, lambda: len(deployments.pods()) == 2)
+    await asyncio.to_thread(deployments.await_condition, "Ready")
+
+
+def two_serve_without(deployments: Deployments, node: str) -> bool:
+    """Whether as many groups serve as are wanted, and none of a node."""
+    groups = deployments.get()["status"]["groups"]
+    serving = [group for group in groups if group["state"] == GroupState.SERVING]
+    return len(serving) == 2 and not any(node in group["nodes"] for group in serving)

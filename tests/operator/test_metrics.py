@@ -131,4 +131,4 @@ def test_an_operator_tells_what_it_does(
     eventually(lambda: deployments.incarnation(1, 1) == "2")
     eventually(lambda: operator.metric(str(Metric.OPERATOR_RECOVERIES), reason="StageLost") == 1)
     assert operator.metric(str(Metric.OPERATOR_RECONCILES), result="failed") == 0
-    assert httpx.get(f"{operator.url}/healthz", trust_env=False).json()["leading"] is True
+    assert httpx.get(f"{operator.url}/healthz", trust_env=False, timeout=60).json()["leading"] is True

@@ -42,7 +42,7 @@ def test_t1_what_a_dead_node_had_is_replaced_once_with_what_its_mode_takes_along
     assert [place for place, pod in before.items() if pod["spec"]["nodeName"] == dead.name] == [(0, 0)]
     dead.kill()
     lost = {(0, 0)} if mode == "InPlace" else {(0, 0), (0, 1)}
-    eventually(lambda: all(deployments.incarnation(*place) == "2" for place in lost), within=20)
+    eventually(lambda: all(deployments.incarnation(*place) == "2" for place in lost))
     deployments.await_condition("Ready")
     after = deployments.living()
     assert {place for place in before if after[place]["metadata"]["uid"] != before[place]["metadata"]["uid"]} == lost
@@ -61,14 +61,19 @@ def test_a_taint_is_the_wish_to_leave_and_a_budget_of_somebody_else_is_told_of(
     start_operator(cluster=True)
     deployments.create(replicas=2, stages=1, template=spread(8))
     deployments.await_condition("Ready")
-    eventually(lambda: {group["reason"] for group in deployments.get()["status"]["groups"]} == {"ConflictingPDB"})
-    assert "PodDisruptionBudget careful" in deployments.get()["status"]["groups"][0]["message"]
+
+    def told() -> list[str] | None:
+        groups = deployments.get()["status"]["groups"]
+        conflict = {group["reason"] for group in groups} == {"ConflictingPDB"}
+        return [group["message"] for group in groups] if conflict else None
+
+    assert all("PodDisruptionBudget careful" in message for message in eventually(told))
     before = deployments.living()
     node = fleet.node(before[0, 0]["spec"]["nodeName"])
     node.taint("example.com/reclaimed", "NoSchedule")
 
     def moved() -> bool:
-        assert deployments.get()["status"]["readyReplicas"] >= 2, "the successor serves before the group goes"
+        assert deployments.is_replaced_first(0), "the successor serves before the group goes"
         return node.name not in {pod["spec"].get("nodeName") for pod in deployments.pods()}
 
     eventually(moved)

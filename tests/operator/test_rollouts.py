@@ -79,7 +79,7 @@ def test_t8_and_t11_a_held_group_comes_back_as_it_was_and_scaling_keeps_what_is_
         if group == held:
             deployments.delete_pod(pod)
     start_operator()
-    eventually(lambda: whole(deployments, 2) == 1, within=30)
+    eventually(lambda: whole(deployments, 2) == 1)
     after = deployments.living()
     assert revisions(deployments)[held] == {old}
     assert {stage for group, stage in after if group == held} == {0, 1}
@@ -113,9 +113,8 @@ def test_t9_a_bad_image_and_then_a_good_one_need_no_help_and_a_bad_one_alone_is_
     told = deployments.await_condition("Stalled")
     assert told["reason"] == "RolledBack"
     eventually(lambda: revisions(deployments).values() and set.union(*revisions(deployments).values()) == {good})
-    status = deployments.get()["status"]
-    assert status["readyReplicas"] == 2
-    assert deployments.condition("Available")["status"] == "True"
+    eventually(lambda: deployments.get()["status"]["readyReplicas"] == 2)
+    deployments.await_condition("Available")
     kubelet.hold.clear()
     deployments.change(engine={"maxRunningRequests": 6}, rollout={"progressDeadlineSeconds": 600})
     deployments.await_condition("Ready")
@@ -160,7 +159,8 @@ def test_t15_the_status_never_promises_more_than_there_is(
             assert serving == status["replicas"] == 3
             assert ready["observedGeneration"] == status["observedGeneration"]
         if status["updatedReplicas"] == 1 and not crashed:
-            deployments.delete_pod(deployments.living()[max(deployments.living())])
+            pods = deployments.living()
+            deployments.delete_pod(pods[max(pods)])
             crashed = True
         return bool(status["observedGeneration"] == 2 and ready["status"] == "True")
 

@@ -1,5 +1,8 @@
 """Broken devices, machines that are reclaimed, preemption: what says that a place will not last is acted on in time."""
 
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,13 +43,20 @@ def lacks_room(deployments: Deployments) -> bool:
     return "there is no room for its successor" in deployments.condition("Scheduled").get("message", "")
 
 
-def break_device(fleet: Fleet, pod: dict[str, Any]) -> None:
-    """Report what a kubelet reports when a device plugin calls a device of the pod unhealthy."""
-    device = {"name": "nvidia.com/gpu", "resources": [{"resourceID": "GPU-7", "health": "Unhealthy"}]}
-    containers = [{**one, "allocatedResourcesStatus": [device]} for one in pod["status"]["containerStatuses"]]
-    url = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
-    said = fleet.plane.api.patch(url, json={"status": {"containerStatuses": containers}}, headers=MERGE)
-    said.raise_for_status()
+def break_device(fleet: Fleet, namespace: str, name: str) -> None:
+    """Report what a kubelet reports when a device plugin calls a device of the pod unhealthy.
+
+    Again where that is gone: the simulated kubelet knows no devices, and a probe that was late makes it report anew.
+    """
+    url = f"/api/v1/namespaces/{namespace}/pods/{name}"
+    answer = fleet.plane.api.get(url)
+    if answer.status_code == 404:
+        return
+    containers = answer.raise_for_status().json()["status"]["containerStatuses"]
+    if any("allocatedResourcesStatus" not in one for one in containers):
+        device = {"name": "nvidia.com/gpu", "resources": [{"resourceID": "GPU-7", "health": "Unhealthy"}]}
+        broken = [{**one, "allocatedResourcesStatus": [device]} for one in containers]
+        fleet.plane.api.patch(f"{url}/status", json={"status": {"containerStatuses": broken}}, headers=MERGE)
 
 
 @pytest.mark.timeout(240, func_only=True)
@@ -68,10 +78,17 @@ def test_a_group_leaves_what_will_not_last_and_waits_where_there_is_nothing_bett
     eventually(lambda: here.name not in homes(deployments))
     here.say("XIDErrors", "False")
 
-    pod = only(deployments)
-    break_device(fleet, pod)
-    eventually(lambda: is_told(deployments, "device GPU-7 of nvidia.com/gpu is unhealthy"))
-    eventually(lambda: pod["metadata"]["name"] not in names(deployments))
+    name = str(only(deployments)["metadata"]["name"])
+    here.set_gpus(0)  # so that it stays until it was told why it is to go
+
+    def while_broken(holds: Callable[[], bool]) -> bool:
+        break_device(fleet, deployments.namespace, name)
+        return holds()
+
+    why = "device GPU-7 of nvidia.com/gpu is unhealthy"
+    eventually(lambda: while_broken(lambda: is_told(deployments, why)))
+    here.set_gpus(_GPUS)
+    eventually(lambda: while_broken(lambda: name not in names(deployments)))
 
     node = fleet.node(only(deployments)["spec"]["nodeName"])
     node.taint("cloud.google.com/impending-node-termination", "NoSchedule")
@@ -79,7 +96,7 @@ def test_a_group_leaves_what_will_not_last_and_waits_where_there_is_nothing_bett
     node.untaint("cloud.google.com/impending-node-termination")
 
     home = fleet.node(only(deployments)["spec"]["nodeName"])
-    everything_is_cordoned(fleet, deployments)
+    everything_is_cordoned(fleet, deployments, home)
     before, visits = names(deployments), operator.metric("bireme_operator_reconciles_total", result="done") or 0
     eventually(lambda: (operator.metric("bireme_operator_reconciles_total", result="done") or 0) > visits + 5)
     assert names(deployments) == before, "it acts once, and waits"
@@ -88,8 +105,8 @@ def test_a_group_leaves_what_will_not_last_and_waits_where_there_is_nothing_bett
     eventually(lambda: only(deployments)["spec"]["nodeName"] == free.name)
 
 
-def everything_is_cordoned(fleet: Fleet, deployments: Deployments) -> None:
-    for node in fleet.nodes:
+def everything_is_cordoned(fleet: Fleet, deployments: Deployments, home: Node) -> None:
+    for node in sorted(fleet.nodes, key=lambda node: node is home):  # last the one that is a reason to go elsewhere
         node.cordon()
     eventually(lambda: len(names(deployments)) == 2 and lacks_room(deployments))
 
@@ -103,26 +120,28 @@ def names(deployments: Deployments) -> set[str]:
 
 
 def test_a_stage_that_gives_way_to_a_pod_of_higher_priority_is_called_preempted(
-    fleet: Fleet, deployments: Deployments, start_operator: StartOperator
+    fleet: Fleet, deployments: Deployments, start_operator: StartOperator, tmp_path: Path
 ) -> None:
     for node in fleet.nodes[1:]:
         node.set_gpus(0)
     start_operator(cluster=True)
     template = stages(_GPUS)
-    # The end takes a moment, as that of a stage does that has requests to finish.
-    template["spec"]["containers"][0]["lifecycle"] = {"preStop": {"sleep": {"seconds": 3}}}
-    deployments.create(replicas=1, stages=1, template=template)
+    # The end takes until it was seen, as that of a stage does that has requests to finish.
+    seen = tmp_path / "seen"
+    wait = f"import os, time\nwhile not os.path.exists({str(seen)!r}): time.sleep(0.1)"
+    template["spec"]["containers"][0]["lifecycle"] = {"preStop": {"exec": {"command": [sys.executable, "-c", wait]}}}
+    deployments.create(replicas=1, stages=1, template=template, rollout={"drainTimeoutSeconds": 60})
     deployments.await_condition("Ready")
     important(fleet, deployments.namespace)
-    noted = eventually(lambda: [one for one in deployments.events("GroupLostPart") if "Preempted" in one])
+    noted = deployments.await_event("GroupLostPart", "Preempted")
+    seen.touch()
     assert "had to give way" in noted[0]
     assert "PreemptionByScheduler" in noted[0]
     eventually(lambda: fleet.pod(deployments.namespace, "important")["spec"].get("nodeName"))
     back: Node = fleet.nodes[1]
     back.set_gpus(_GPUS)
-    deployments.await_condition("Ready")
-    assert homes(deployments) == {back.name}
-    assert deployments.get()["status"]["restarts"] == 0, "to give way is no fault of the group"
+    eventually(lambda: homes(deployments) == {back.name})
+    assert deployments.await_ready()["restarts"] == 0, "to give way is no fault of the group"
 
 
 def important(fleet: Fleet, namespace: str) -> None:

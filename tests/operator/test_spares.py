@@ -23,7 +23,7 @@ def uids(pods: list[dict[str, Any]]) -> set[str]:
 def test_a_lost_stage_and_then_a_lost_leader_are_taken_over_by_spares(
     deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator
 ) -> None:
-    operator = start_operator("first", lease_seconds=6)
+    operator = start_operator("first")
     deployments.create(replicas=1, stages=2, spares=1)
     deployments.await_condition("Ready")
     eventually(lambda: len(kubelet.started) == 3)
@@ -49,12 +49,13 @@ def test_a_lost_stage_and_then_a_lost_leader_are_taken_over_by_spares(
     assert after[0, 1]["metadata"]["uid"] == next(iter(uids([spare])))
     assert uids(list(before.values())).isdisjoint(uids(list(after.values())))
     told = kubelet.state_dir(after[0, 1]) / "leader"
-    eventually(told.exists)
-    assert json.loads(told.read_bytes())["address"] == after[0, 0]["status"]["podIP"]
+    now = after[0, 0]["status"]["podIP"]
+    eventually(lambda: told.exists() and json.loads(told.read_bytes())["address"] == now)
     eventually(lambda: len(deployments.spares()) == 1 and len(kubelet.started) == 5)
 
     operator.kill()
-    start_operator("second", lease_seconds=6)
+    deployments.free_lease()
+    start_operator("second")
     deployments.change(replicas=2)
     deployments.await_condition("Ready")
     assert deployments.uids().items() >= {place: pod["metadata"]["uid"] for place, pod in after.items()}.items()

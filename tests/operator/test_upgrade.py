@@ -91,8 +91,9 @@ def test_an_operator_that_is_newer_than_the_crd_serves_and_says_so(
         assert crd.kubectl("replace", "-f", str(file)).returncode == 0
         eventually(lambda: not takes_resume())
         operator = start_operator()
-        ready = deployments.await_condition("Ready")
-        assert "lacks status.resume: apply the one of this release" in ready["message"]
+        deployments.await_condition("Ready")
+        words = "lacks status.resume: apply the one of this release"
+        eventually(lambda: words in deployments.condition("Ready")["message"])
         assert "kubectl apply -f crds/" in operator.log.read_text()
         deployments.change(replicas=2)
         deployments.await_condition("Ready")
@@ -126,9 +127,8 @@ def test_t12_an_upgrade_changes_no_pod_and_a_rollout_that_was_begun_goes_on(
     eventually(lambda: deployments.lease()["spec"]["holderIdentity"] == "new")
     for name in names:
         deployments.change(name, recovery={"restartBudget": {"limit": 7}})  # touches no pod, but asks for a judgement
-        eventually(lambda name=name: _observed(deployments, name))  # type: ignore[misc]
-        now = deployments.get(name)["status"]
-        assert (now["updateRevision"], now["readyReplicas"]) == (said[name]["updateRevision"], 2)
+        now = eventually(lambda name=name: _judged_whole(deployments, name))  # type: ignore[misc]
+        assert now["updateRevision"] == said[name]["updateRevision"]
         assert [group["restarts"] for group in now["groups"]] == [0, 0]
     assert {name: deployments.uids(name) for name in names} == uids
     deployments.change("held", rollout={"partition": 0})
@@ -136,6 +136,9 @@ def test_t12_an_upgrade_changes_no_pod_and_a_rollout_that_was_begun_goes_on(
     assert len(set(deployments.uids("held").items()) & set(uids["held"].items())) == 1, "one was new already"
 
 
-def _observed(deployments: Deployments, name: str) -> bool:
+def _judged_whole(deployments: Deployments, name: str) -> dict[str, Any] | None:
+    """The status once it is about the present generation, and both groups serve."""
     body = deployments.get(name)
-    return bool(body["status"]["observedGeneration"] == body["metadata"]["generation"])
+    status: dict[str, Any] = body["status"]
+    current = status["observedGeneration"] == body["metadata"]["generation"]
+    return status if current and status["readyReplicas"] == 2 else None

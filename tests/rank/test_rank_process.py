@@ -147,11 +147,12 @@ def test_beats_tell_phase_epoch_and_layers(single: RankGroup) -> None:
     (rank,) = single.ranks.values()
     generate(single, [Request([1, 2, 3], 8)])
     deadline = time.monotonic() + 10
-    while rank.beat is None or rank.beat.step < 7:
+    # A beat may fall between the last step's count and its end: the one that tells the rest is waited for.
+    while (beat := rank.beat) is None or beat.step < 7 or beat.busy:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert (rank.beat.phase, rank.beat.epoch, rank.beat.alive, rank.beat.busy) == ("Serving", 1, True, False)
-    assert rank.beat.layers == 2 * 9  # two layers, eight steps and the warm-up
+    assert (beat.phase, beat.epoch, beat.alive) == ("Serving", 1, True)
+    assert beat.layers == 2 * 9  # two layers, eight steps and the warm-up
 
 
 def test_loading_the_same_checkpoint_again_reads_nothing(tiny: tuple[Path, LlamaForCausalLM], tmp_path: Path) -> None:

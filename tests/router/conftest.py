@@ -1,5 +1,6 @@
 """A router process before as many stub leaders as a test wants."""
 
+import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.router_process import Client, RouterProcess
+from tests.support.router_process import LIMIT_S, Client, RouterProcess
 from tests.support.stub_leader import Behaviour, StubLeader
 
 
@@ -26,6 +27,12 @@ class Fleet:
     def received(self) -> int:
         """Requests that any leader got."""
         return sum(len(leader.received) for leader in self.leaders)
+
+    async def until_received(self, requests: int = 1) -> None:
+        """Wait until the leaders have got so many requests in all."""
+        async with asyncio.timeout(LIMIT_S):
+            while self.received < requests:
+                await asyncio.sleep(0.005)
 
     async def until_quiet(self) -> None:
         """Wait until every gauge of the router is back at zero."""

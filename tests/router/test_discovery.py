@@ -4,6 +4,7 @@ import asyncio
 import json
 
 from tests.router.conftest import Launch
+from tests.support.router_process import LIMIT_S
 from tests.support.stub_leader import Serve, Silent, StubLeader
 
 
@@ -22,7 +23,7 @@ async def test_a_group_in_the_routes_is_used_and_one_taken_out_is_not(launch: La
 async def test_a_broken_routes_file_changes_nothing(launch: Launch) -> None:
     fleet = await launch(1)
     (fleet.router.directory / "routes.json").write_text("{")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while "can't be read" not in fleet.router.log.read_text():
             await asyncio.sleep(0.01)
     assert (await fleet.client.ask()).status == 200
@@ -34,7 +35,7 @@ async def test_the_newest_incarnation_of_a_leader_takes_its_groups_place(launch:
     newer.incarnation = 2
     fleet.leaders.append(newer)
     fleet.router.write_routes(fleet.leaders)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while json.loads(await fleet.client.page("/admin/routes"))["groups"][0]["pod"] != "pod-0-2":
             await asyncio.sleep(0.01)
     await fleet.client.until_page("/readyz", "1 of 1")
@@ -45,8 +46,10 @@ async def test_the_newest_incarnation_of_a_leader_takes_its_groups_place(launch:
 async def test_a_leader_that_answers_as_another_incarnation_is_not_used(launch: Launch) -> None:
     fleet = await launch(1)
     fleet.leaders[0].incarnation = 7
+    async with asyncio.timeout(LIMIT_S):
+        while "answers as" not in json.loads(await fleet.client.page("/admin/routes"))["groups"][0]["reason"]:
+            await asyncio.sleep(0.01)
     await fleet.client.until_ready(0)
-    assert "answers as" in json.loads(await fleet.client.page("/admin/routes"))["groups"][0]["reason"]
 
 
 async def test_a_lost_watch_makes_a_group_unready_until_it_is_dialled_again(launch: Launch) -> None:
@@ -73,7 +76,7 @@ async def test_a_group_at_its_limit_gets_no_more_until_a_request_ends(launch: La
     leader = fleet.leaders[0]
     leader.limits = type(leader.limits)(4096, 1, 0)
     await leader.change()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while json.loads(await fleet.client.page("/admin/routes"))["groups"][0]["capacity"] != 1:
             await asyncio.sleep(0.01)
     leader.script.append(Serve(pause_s=0.02))
@@ -87,9 +90,7 @@ async def test_a_stream_of_an_ended_epoch_is_given_up_although_its_connection_li
     leader = fleet.leaders[0]
     leader.script.append(Silent(8))
     asking = asyncio.create_task(fleet.client.ask(stream=True))
-    async with asyncio.timeout(10):
-        while not leader.received:
-            await asyncio.sleep(0.005)
+    await fleet.until_received()
     await leader.change(epoch=2)
     reply = await asking
     assert reply.body.endswith(b"[DONE]\n\n")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.router.conftest import Fleet, Launch
-from tests.support.router_process import CHAT, QUESTION
+from tests.support.router_process import CHAT, LIMIT_S, QUESTION
 from tests.support.stub_leader import Raw, Refuse, Serve
 
 BODY = json.dumps(QUESTION).encode()
@@ -22,14 +22,17 @@ CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
 MIB = 1024 * 1024
 
 
-async def raw(fleet: Fleet, request: bytes) -> bytes:
-    """Everything that the router answers until it closes, or until it has nothing more to say for a while."""
+async def raw(fleet: Fleet, request: bytes, first_s: float = LIMIT_S) -> bytes:
+    """Everything that the router answers until it closes, or until it has nothing more to say for a while.
+
+    Its answer is waited for; to wait for what must not come there is ``first_s``.
+    """
     place = urlsplit(fleet.client.url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     writer.write(request)
     answer = b""
     try:
-        while data := await asyncio.wait_for(reader.read(65536), 1.0):
+        while data := await asyncio.wait_for(reader.read(65536), 1.0 if answer else first_s):
             answer += data
     except (TimeoutError, ConnectionResetError):
         pass
@@ -119,7 +122,7 @@ async def test_t9_a_body_with_trailers_is_read_and_one_that_breaks_off_is_not_se
     answer = await raw(fleet, head("Transfer-Encoding: chunked", "Trailer: X-Trailer") + trailers)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert "x-trailer" not in fleet.leaders[0].received[0].headers
-    await raw(fleet, head(f"Content-Length: {len(BODY) + 10}") + BODY)
+    await raw(fleet, head(f"Content-Length: {len(BODY) + 10}") + BODY, 1.0)
     assert fleet.received == 1
 
 

@@ -14,7 +14,7 @@ from bireme_router.app import running
 from bireme_router.policies.placement import Candidate, Price, place
 from bireme_router.settings import Settings
 from tests.router.conftest import Launch
-from tests.support.router_process import Client, RouterProcess
+from tests.support.router_process import LIMIT_S, Client, RouterProcess
 from tests.support.stub_leader import ResetAfterBody, Silent, StubLeader
 
 
@@ -28,7 +28,7 @@ def test_the_callers_zone_wins_a_tie_and_loses_to_a_cheaper_group(draws: tuple[f
 async def test_requests_stay_in_the_zone_that_the_caller_or_the_router_names(launch: Launch) -> None:
     fleet = await launch(3, "--zone", "b")
     fleet.router.write_routes(fleet.leaders, zones=("a", "b", "c"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while '"zone":"c"' not in await fleet.client.page("/admin/routes"):
             await asyncio.sleep(0.01)
     await fleet.client.until_ready(3)
@@ -45,9 +45,7 @@ async def test_a_stream_goes_on_under_another_revision_only_where_that_is_allowe
         await fleet.leaders[1].change(model_revision="newer")
         fleet.script.append(Silent(9))
         asking = asyncio.create_task(fleet.client.ask(stream=True))
-        async with asyncio.timeout(10):
-            while not fleet.received:
-                await asyncio.sleep(0.001)
+        await fleet.until_received()
         (begun,) = [leader for leader in fleet.leaders if leader.received]
         await begun.change(state="Recovering", epoch=2)  # which ends its streams after a second's grace
         return (await asking).body

@@ -65,7 +65,7 @@ async def test_t7_a_group_that_goes_away_and_comes_back_costs_no_request(launch:
     resends = await fleet.client.metric("bireme_router_resends_total")
     assert resends <= 8, "a failed group is left alone until it says something new"
     attempts = [int(one.headers["x-bireme-attempt"]) for leader in fleet.leaders for one in leader.received]
-    assert max(attempts) == 2, "no request goes twice to a group that failed it"
+    assert max(attempts) <= 2, "no request goes twice to a group that failed it"
     await fleet.client.until_ready(2)
 
 

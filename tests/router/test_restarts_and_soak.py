@@ -9,7 +9,7 @@ from collections import deque
 from pathlib import Path
 
 from tests.router.conftest import Fleet, Launch
-from tests.support.router_process import CHAT, QUESTION, Reply
+from tests.support.router_process import CHAT, LIMIT_S, QUESTION, Reply
 from tests.support.stub_answers import Answer
 from tests.support.stub_leader import Behaviour, Die, Fail, HandOver, Raw, Refuse, ResetAfterBody, Serve, StubLeader
 
@@ -54,7 +54,7 @@ class Clients:
     async def until(self, more: int) -> None:
         """Wait for so many more answers."""
         wanted = len(self.replies) + more
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             while len(self.replies) < wanted:
                 await asyncio.sleep(0.005)
 
@@ -151,7 +151,7 @@ async def test_t13_a_leader_with_the_same_name_at_another_address_is_another_tar
     moved = await StubLeader(0, pod=old.pod).start()
     fleet.router.write_routes([moved])
     fleet.leaders.append(moved)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while json.loads(await fleet.client.page("/admin/routes"))["groups"][0]["http"] != moved.http:
             await asyncio.sleep(0.01)
     await fleet.client.until_ready(1)
@@ -210,9 +210,7 @@ async def test_t14_the_routers_own_shutdown_cuts_no_stream_and_loses_no_waiting_
     fleet = await launch(1)
     fleet.leaders[0].script.append(Serve(pause_s=0.02))
     streaming = asyncio.create_task(fleet.client.ask(stream=True))
-    async with asyncio.timeout(10):
-        while not fleet.received:
-            await asyncio.sleep(0.005)
+    await fleet.until_received()
     await fleet.leaders[0].change(limits=fleet.leaders[0].limits)
     process = fleet.router.process
     assert process is not None

@@ -9,6 +9,7 @@ import pytest
 
 from bireme_router.key_limits import BadLimits, read_limits
 from tests.router.conftest import Fleet, Launch
+from tests.support.router_process import LIMIT_S
 from tests.support.stub_answers import CACHED
 from tests.support.stub_leader import Fail, HandOver, Refuse, Serve, Silent
 
@@ -60,7 +61,7 @@ async def test_predicted_and_reported_cached_tokens_can_be_compared(launch: Laun
     fleet = await launch(1)
     for _ in range(3):
         await fleet.client.ask(**LONG)
-    assert await fleet.client.metric("bireme_router_reported_cached_tokens_total") == 3 * CACHED
+    await fleet.client.until_metric("bireme_router_reported_cached_tokens_total", 3 * CACHED)
     assert 0 < await fleet.client.metric("bireme_router_predicted_cached_tokens_total") <= 2 * 4
 
 
@@ -84,10 +85,10 @@ async def test_an_interactive_request_overtakes_batch_work_in_the_queue(launch: 
     for n, name in enumerate(("batch", "standard", "interactive")):
         asking.append(asyncio.create_task(fleet.client.ask(headers={"x-bireme-priority": name}, user=name)))
         await fleet.client.until_metric("bireme_router_waiting", n + 1)
-    assert await fleet.client.metric('bireme_router_waiting_by_priority{priority="batch"}') == 1
+    await fleet.client.until_metric('bireme_router_waiting_by_priority{priority="batch"}', 1)
     await leader.change(state="Serving")
     assert [reply.status for reply in await asyncio.gather(*asking)] == [200] * 3
-    assert await fleet.client.metric('bireme_router_queue_seconds_count{priority="interactive"}') == 1
+    await fleet.client.until_metric('bireme_router_queue_seconds_count{priority="interactive"}', 1)
 
 
 async def test_a_canary_gets_its_share_and_its_own_series(launch: Launch) -> None:
@@ -101,16 +102,16 @@ async def test_a_canary_gets_its_share_and_its_own_series(launch: Launch) -> Non
         assert (await fleet.client.ask()).status == 200
     assert visits(fleet)[1] == before
     attempts = 'bireme_router_attempts_total{model_revision="rev-1",outcome="ok",revision="r"}'
-    assert await fleet.client.metric(attempts) >= 20
+    await fleet.client.until_metric_is(attempts, lambda said: said >= 20)
     first = 'bireme_router_time_to_first_token_seconds_count{model_revision="rev-1",revision="r"}'
-    assert await fleet.client.metric(first) >= 20
+    await fleet.client.until_metric_is(first, lambda said: said >= 20)
     gaps = 'bireme_router_inter_token_latency_seconds_count{model_revision="rev-1",revision="r"}'
-    assert await fleet.client.metric(gaps) > 3
+    await fleet.client.until_metric_is(gaps, lambda said: said > 3)
 
 
 async def _until_route_weights(fleet: Fleet) -> None:
     """Ask until a whole run of requests has gone to the first group: the new routes are in use."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         in_a_row = 0
         while in_a_row < 12:
             before = visits(fleet)[1]
@@ -121,15 +122,12 @@ async def _until_route_weights(fleet: Fleet) -> None:
 async def test_errors_count_against_a_revision_and_refusals_and_handovers_do_not(launch: Launch) -> None:
     fleet = await launch(1)
 
-    async def count(outcome: str) -> float:
-        return await fleet.client.metric(
-            f'bireme_router_attempts_total{{model_revision="rev-1",outcome="{outcome}",revision="r"}}'
-        )
-
     fleet.script.extend([Fail(6), Refuse(400), Refuse(503, unprocessed=True), HandOver(6), Refuse(500)])
     for _ in range(4):
         await fleet.client.ask(stream=True)
-    assert [await count(name) for name in ("ok", "error", "refused", "moved")] == [1, 2, 2, 1]
+    for outcome, count in (("ok", 1), ("error", 2), ("refused", 2), ("moved", 1)):
+        series = f'bireme_router_attempts_total{{model_revision="rev-1",outcome="{outcome}",revision="r"}}'
+        await fleet.client.until_metric(series, count)
 
 
 LIMITS = {"v": 1, "default": {"requests_per_minute": 2}}
@@ -166,9 +164,7 @@ async def test_a_group_at_work_is_filled_before_another_is_woken(launch: Launch)
     asking = []
     for n in range(3):
         asking.append(asyncio.create_task(fleet.client.ask(stream=True)))
-        async with asyncio.timeout(10):
-            while fleet.received < n + 1:
-                await asyncio.sleep(0.005)
+        await fleet.until_received(n + 1)
     assert sorted(visits(fleet)) == [1, 2]
     for task in asking:
         task.cancel()
@@ -179,6 +175,6 @@ def _stage(number: int) -> Any:
 
 
 async def _until_epoch(fleet: Fleet, epoch: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while {group["epoch"] for group in json.loads(await fleet.client.page("/admin/routes"))["groups"]} != {epoch}:
             await asyncio.sleep(0.01)

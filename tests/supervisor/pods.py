@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
 import aiohttp
@@ -19,7 +19,8 @@ from bireme_worker.supervisor.state_file import Termination, read_termination
 
 ROOT = Path(__file__).parent.parent.parent
 TOKEN = bytes(range(32))
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
+"""A dozen Python processes start within this, on a machine that has as many others to run."""
 NOTHING_BY_TIME = dict.fromkeys(("silent_s", "silent_kill_s", "peer_silent_s", "progress_s"), 1000.0)
 """Limits under which only sockets and process exits can tell that something is lost."""
 STAND_INS = {"rank": "scripted_rank", "coordinator": "scripted_plan_host", "http": "scripted_http"}
@@ -135,20 +136,39 @@ class Pod:
                 await asyncio.sleep(0.02)
 
     async def until(self, wanted: Callable[[StateDocument], bool]) -> StateDocument:
-        """The first document that ``wanted`` accepts."""
-        seen: list[str] = []
-        try:
-            async with asyncio.timeout(PATIENCE_S), contextlib.aclosing(self.watch()) as documents:
-                async for document in documents:
-                    seen.append(f"{document.epoch} {document.state}/{document.reason} {document.message}")
-                    if wanted(document):
-                        return document
-        except TimeoutError:
-            pass
-        raise AssertionError(f"never came: saw {seen[-6:]}\n{self.log.read_text()[-4000:]}")
+        """The first document that ``wanted`` accepts, from now on; for what may pass before, see ``listened``."""
+        async with contextlib.aclosing(self.watch()) as documents:
+            return await Listener(self, documents).until(wanted)
+
+    @contextlib.asynccontextmanager
+    async def listened(self) -> "AsyncIterator[Listener]":
+        """Listens before the block begins: what it does to the pod shows, however soon it is over."""
+        async with contextlib.aclosing(self.watch()) as documents:
+            listener = Listener(self, documents)
+            await listener.until(lambda _: True)
+            yield listener
 
     async def until_serving(self, above: int = 0) -> StateDocument:
         return await self.until(lambda document: document.ready and document.epoch > above)
+
+
+class Listener:
+    """Every document of a pod, one after the other; what was looked at is not looked at again."""
+
+    def __init__(self, pod: Pod, documents: AsyncGenerator[StateDocument, None]) -> None:
+        self._pod = pod
+        self._documents = documents
+        self._seen: list[str] = []
+
+    async def until(self, wanted: Callable[[StateDocument], bool]) -> StateDocument:
+        """The next document that ``wanted`` accepts."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                async for document in self._documents:
+                    self._seen.append(f"{document.epoch} {document.state}/{document.reason} {document.message}")
+                    if wanted(document):
+                        return document
+        raise AssertionError(f"never came: saw {self._seen[-6:]}\n{self._pod.log.read_text()[-4000:]}")
 
 
 class Pods:
@@ -194,5 +214,5 @@ def running(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False

@@ -56,9 +56,9 @@ async def test_every_verb_needs_the_token_and_does_nothing_without_it(lasting_gr
 async def test_the_state_names_every_stage_and_rank(lasting_group: Group) -> None:
     leader, other = lasting_group
     await leader.until_serving()
+    await leader.until(lambda document: all(stage.last_heard_s < 2 for stage in document.stages))
     document = read_state((await leader.get("/state", TOKEN))[1])
     assert [stage.stage for stage in document.stages] == [0, 1]
-    assert all(stage.last_heard_s < 2 for stage in document.stages)
     own = read_state((await other.get("/state", TOKEN))[1])
     assert pids(own, 1) == pids(document, 1)
     assert (document.group, document.model_revision, document.block_size) == ("g", "1", 16)

@@ -54,8 +54,7 @@ async def test_a_signal_to_another_stage_drains_the_group_first(pods: Pods) -> N
     assert running(other.pid)
     (leader.state_dir / "running").write_text("0")
     assert await other.ended() == 0
-    document = await leader.until(lambda document: not document.draining)
-    assert document.state == "Recovering"
+    document = await leader.until(lambda document: not document.draining and document.state == "Recovering")
     assert pids(document, 0) == pids(before, 0)
     pods.make(1, incarnation=2).start()
     await leader.until_serving(above=before.epoch)

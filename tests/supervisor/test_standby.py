@@ -4,6 +4,7 @@ import asyncio
 import signal
 from pathlib import Path
 
+import aiohttp
 import httpx
 import msgspec
 import pytest
@@ -39,7 +40,7 @@ async def until_ready(pod: Pod) -> None:
             try:
                 if (await pod.get("/readyz"))[0] == 200:
                     return
-            except OSError:
+            except (OSError, aiohttp.ClientError):
                 pass
             await asyncio.sleep(0.05)
 

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,8 @@ from bireme.wire.state import StateDocument, read_state
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 START_LIMIT_S = 180
 RECOVER_LIMIT_S = 90
+GONE_LIMIT_S = 30
+"""The kernel ends children of what was killed at once, but each ends in its own time: 3 GB are given back first."""
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Deployment:
     port: int
     process: subprocess.Popen[str]
     log: Path
-    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=5))
+    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30))
 
     @property
     def url(self) -> str:
@@ -72,6 +73,34 @@ class Deployment:
         except (httpx.TransportError, StopIteration, FileNotFoundError):
             return False
 
+    def moved_on(self, index: int, epoch: int) -> bool:
+        """Whether the group is not ready, or has been so since it served ``epoch``: who looks late sees that too."""
+        if not self.ready(index):
+            return True
+        try:
+            return self.state(index).epoch > epoch
+        except (httpx.HTTPError, StopIteration, FileNotFoundError):
+            return False
+
+    def serves_later(self, index: int, epoch: int) -> bool:
+        """Whether the group serves an epoch after ``epoch``, by status and by its own word."""
+        told = any(g["index"] == index and g["state"] == "Serving" and g.get("epoch", 0) > epoch for g in self.groups())
+        return told and self.ready(index)
+
+    def wait_later(self, index: int, epoch: int, limit_s: float = RECOVER_LIMIT_S) -> None:
+        """Wait until the group serves an epoch after ``epoch``."""
+        until(
+            lambda: self.serves_later(index, epoch),
+            limit_s,
+            lambda: f"group {index} does not serve after epoch {epoch}: {self.groups()}\n{self.tail()}",
+            self.process,
+        )
+
+    def killings(self) -> int:
+        """How many ranks were killed by their supervisors so far, by the logs."""
+        logs = (self.run_dir / self.name / "logs").glob("*.log")
+        return sum(log.read_text(errors="replace").count("killing rank ") for log in logs)
+
     def wait_serving(self, count: int, limit_s: float = START_LIMIT_S) -> None:
         """Wait until ``count`` groups serve, by status and by their own word."""
         until(
@@ -94,6 +123,10 @@ class Deployment:
     def leftovers(self) -> list[str]:
         """Processes that still belong to this deployment, as `pid command`."""
         return [text for pid, text in processes_with(f"{Env.RUN_DIR}={self.run_dir}") if pid != self.process.pid]
+
+    def wait_gone(self) -> None:
+        """Wait until no process is left but `bireme up` itself."""
+        until(lambda: not self.leftovers(), GONE_LIMIT_S, lambda: f"still there: {self.leftovers()}")
 
 
 @contextlib.contextmanager
@@ -123,12 +156,20 @@ def running(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        left = deployment.leftovers()
+        left = _left_for_good(deployment)
         for entry in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(entry.split()[0]), signal.SIGKILL)
         deployment.client.close()
     assert not left, f"left behind: {left}"
+
+
+def _left_for_good(deployment: Deployment) -> list[str]:
+    """What does not end by itself."""
+    end = time.monotonic() + GONE_LIMIT_S
+    while (left := deployment.leftovers()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return left
 
 
 def up_to_its_end(
@@ -168,14 +209,6 @@ def variant(example: Path, directory: Path, spec: dict[str, Any], name: str = "v
     return file
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def processes_with(marker: str) -> list[tuple[int, str]]:
     """Processes whose environment holds ``marker``, zombies excluded."""
     found = []
@@ -186,6 +219,14 @@ def processes_with(marker: str) -> list[tuple[int, str]]:
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                     found.append((int(entry.name), f"{entry.name} {command}"))
     return found
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie, which only waits for its parent's attention, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def parent_of(pid: int) -> int:

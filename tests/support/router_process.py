@@ -6,7 +6,7 @@ import re
 import signal
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -18,6 +18,8 @@ from bireme.process import child_environment
 from bireme.wire.routes import Route, Routes, write_routes
 from tests.support.stub_leader import TOKEN, StubLeader
 
+LIMIT_S = 60.0
+"""For anything to come to pass, on a machine that has much else to do."""
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 QUESTION: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Where to?"}], "seed": 11}
@@ -69,14 +71,18 @@ class RouterProcess:
         self.url = found.group()
 
     async def stop(self) -> int:
-        """End it the hard way if need be, and return its exit code."""
+        """End it the hard way if need be, and return its exit code.
+
+        It is asked until it has ended: to one that has not looked yet, two signals are one.
+        """
         assert self.process is not None
-        for _ in range(2):
-            if self.process.returncode is None:
+        while self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGTERM)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.process.wait(), 0.3)
-        return await self.process.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await self.process.wait()
+        return self.process.returncode
 
 
 class Client:
@@ -108,13 +114,17 @@ class Client:
         await self.until_page("/readyz", f"{groups} of ")
 
     async def until_page(self, path: str, start: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while not (await self.page(path)).startswith(start):
                 await asyncio.sleep(0.01)
 
     async def until_metric(self, series: str, value: float) -> None:
-        async with asyncio.timeout(20):
-            while await self.metric(series) != value:
+        """A client has its answer before the router has counted it."""
+        await self.until_metric_is(series, lambda said: said == value)
+
+    async def until_metric_is(self, series: str, wanted: Callable[[float], bool]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not wanted(await self.metric(series)):
                 await asyncio.sleep(0.01)
 
 

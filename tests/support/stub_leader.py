@@ -17,6 +17,7 @@ from bireme.names import Header
 from bireme.wire.journal import Handover, journal_line
 from bireme.wire.requests import Limits
 from bireme.wire.state import ReloadState, StateDocument
+from bireme_operator.local.addresses import draw_address
 from tests.support.stub_answers import REVISION, Answer
 
 TOKEN = "ab" * 32
@@ -24,10 +25,19 @@ TOKEN = "ab" * 32
 
 @dataclass(frozen=True)
 class Serve:
-    """The whole answer; ``pause_s`` before each line, ``head_after_s`` before the status line."""
+    """The whole answer; ``pause_s`` before each line, ``head_after_s`` and then ``gate`` before the status line."""
 
     pause_s: float = 0.0
     head_after_s: float = 0.0
+    gate: asyncio.Event | None = None
+
+
+@dataclass(frozen=True)
+class Trickle:
+    """The answer's first lines and then comments without end, ``pause_s`` apart: it goes on until the client leaves."""
+
+    lines: int
+    pause_s: float
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ class Raw:
     step: int = 0
 
 
-Behaviour = Serve | Die | HandOver | Silent | Refuse | ResetAfterBody | Fail | Raw
+Behaviour = Serve | Trickle | Die | HandOver | Silent | Refuse | ResetAfterBody | Fail | Raw
 
 
 @dataclass
@@ -124,8 +134,9 @@ class StubLeader:
         self.http = ""
         self.admin = ""
 
-    async def start(self, http_port: int = 0, admin_port: int = 0, host: str = "127.0.0.1") -> "StubLeader":
-        self._host = host
+    async def start(self, http_port: int = 0, admin_port: int = 0, host: str | None = None) -> "StubLeader":
+        """On an address of its own where none is given: on 127.0.0.1 a port left for a moment may become a client's."""
+        self._host = host or draw_address()
         app = web.Application(client_max_size=64 << 20)
         app.router.add_post("/v1/{rest:.+}", self._answer)
         admin = web.Application()
@@ -225,8 +236,8 @@ class StubLeader:
             return web.Response()
         if isinstance(behaviour, Silent) and not behaviour.headers:
             await asyncio.Event().wait()
-        if isinstance(behaviour, Serve) and behaviour.head_after_s:
-            await asyncio.sleep(behaviour.head_after_s)
+        if isinstance(behaviour, Serve):
+            await _before_the_head(behaviour)
         headers = {
             "content-type": "text/event-stream; charset=utf-8",
             Header.MODEL_REVISION: self.state["model_revision"],
@@ -239,7 +250,12 @@ class StubLeader:
                 for at in range(0, len(content), step or len(content)):
                     await response.write(content[at : at + (step or len(content))])
                     await asyncio.sleep(0)
-            case Serve(pause_s, _):
+            case Trickle(lines, pause_s):
+                await response.write(b"".join(answer.lines()[:lines]))
+                while True:
+                    await asyncio.sleep(pause_s)
+                    await response.write(b": goes on\n\n")
+            case Serve(pause_s):
                 for line in answer.lines():
                     if pause_s:
                         await asyncio.sleep(pause_s)
@@ -261,6 +277,13 @@ class StubLeader:
                 await asyncio.Event().wait()
             case Fail():
                 await response.write(b'data: {"error":{"message":"logits","type":"server_error","code":500}}\n\n')
+
+
+async def _before_the_head(behaviour: Serve) -> None:
+    if behaviour.head_after_s:
+        await asyncio.sleep(behaviour.head_after_s)
+    if behaviour.gate is not None:
+        await behaviour.gate.wait()
 
 
 def _refusal(behaviour: Refuse) -> web.Response:

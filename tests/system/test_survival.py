@@ -13,6 +13,8 @@ from tests.system.sampler import StatusSampler
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 REPEAT = int(os.environ.get("BIREME_SOAK_REPEAT", "2"))
+TIMED = "BIREME_SOAK_REPEAT" in os.environ
+"""A soak has the machine to itself, so that times can be judged."""
 MAX_TOKENS = 48
 
 
@@ -25,9 +27,9 @@ async def test_sixteen_streams_survive_the_loss_of(
     with StatusSampler(demo) as sampler:
         killer = await survive(demo, victim, wanted, MAX_TOKENS)
     sampler.fault(killer.group, killer.killed_at)
-    sampler.check()
+    sampler.check(timed=TIMED)
     judge(reference, wanted, MAX_TOKENS).check()
-    assert killer.unready_after_s <= 2
+    assert killer.unready_after_s <= 2 or not TIMED
     after = demo.state(killer.group)
     assert after.epoch > killer.epoch
     survivor = 1 if victim == "a leader" else 0

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bireme.wire.plan import Sampling
-from tests.support.deployment import EXAMPLES, Deployment, free_port, running, variant
+from tests.support.deployment import EXAMPLES, Deployment, running, variant
+from tests.support.ports import free_port
 from tests.support.streams import PROMPTS, Delivery, judge, run_all, stream
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 MAX_TOKENS = 64
 BATCH = 16
 FIRST = 12
-SECOND_AFTER_IDS = 24
+SECOND_AFTER_IDS = 1
 LAST_AFTER_IDS = 150
 ALONE = (0, 9, 15)
 # One group, so that all requests share one batch.
