@@ -49,7 +49,8 @@ async def test_every_rank_is_profiled_under_load_and_a_lost_one_ends_it_and_no_r
         refusal = asyncio.create_task(_refusal(bench))
         await bench.wait(lambda: _begun(bench) or refusal.done(), "no rank began to record")
         inject.kill(victim)
-        assert "the profile ended with its epoch" in await refusal
+        refused = await refusal  # by the supervisor or by the rank, whoever heard of it first
+        assert "the profile ended with its epoch" in refused or "the epoch ended" in refused
     await bench.again(before)
     report = read_report((tmp_path / "summary.json").read_bytes())
     assert [(found.stage, found.rank) for found in report.ranks] == sorted(ranks)

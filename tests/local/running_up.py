@@ -63,6 +63,7 @@ class Up:
         file = root / "deployment.yaml"
         file.write_text(text)
         said = Path(tempfile.mkdtemp(dir=root))
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # one that is ignored, as under nohup, would be for the child too
         with (said / "out").open("w") as out, (said / "err").open("w") as err:
             process = subprocess.Popen(
                 [sys.executable, str(DRIVER), str(file), str(free_port()), *scene],

@@ -114,9 +114,19 @@ class Deployments:
         return eventually(lambda: [note for note in self.events(reason) if words in note])
 
     def await_budgets(self, groups: int) -> None:
-        """Wait until the Eviction API spares so many groups; their budgets are made after they serve."""
+        """Wait until the Eviction API spares so many groups.
+
+        Their budgets are made after they serve, and an eviction of a pod that is not yet known as ready is allowed.
+        """
         url = f"/apis/policy/v1/namespaces/{self.namespace}/poddisruptionbudgets"
-        eventually(lambda: len(self.plane.api.get(url).raise_for_status().json()["items"]) == groups)
+
+        def spared() -> bool:
+            found = [one.get("status", {}) for one in self.plane.api.get(url).raise_for_status().json()["items"]]
+            return len(found) == groups and all(
+                0 < one.get("desiredHealthy", 0) <= one["currentHealthy"] for one in found
+            )
+
+        eventually(spared)
 
     def pods(self, name: str = "demo") -> list[dict[str, Any]]:
         """The stage pods, those on their way out included."""
