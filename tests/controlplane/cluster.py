@@ -6,9 +6,7 @@ thread: the kernel ties a child's life to the thread that made it.
 """
 
 import os
-import random
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -26,6 +24,7 @@ from bireme.process import child_environment
 from tests.controlplane.arguments import Files, Ports, Settings, arguments
 from tests.controlplane.credentials import User, Users, extract_issuer, write_kubeconfig, write_signing_key
 from tests.controlplane.programs import Program
+from tests.support.ports import free_port
 
 API_ONLY: Final = (Program.ETCD, Program.API_SERVER)
 WHOLE: Final = (*API_ONLY, Program.CONTROLLER_MANAGER, Program.SCHEDULER)
@@ -35,8 +34,6 @@ _READY_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.05
 # Below the range that the kernel gives to outgoing connections, so that none takes a port between choice and use.
 _PORT_RANGE: Final = range(20_000, 32_000)
-_given: set[int] = set()
-"""Ports of this process's control planes: some listen only when a later test starts their program."""
 
 
 class NotReady(Exception):
@@ -51,7 +48,7 @@ class ControlPlane:
         self.users = Users()
         self._programs = programs
         self._settings = settings or Settings()
-        self._ports = Ports(*_free_ports(5))
+        self._ports = Ports(*(free_port(_PORT_RANGE) for _ in range(5)))
         self._connections = ExitStack()
         self._running: dict[Program, subprocess.Popen[bytes]] = {}
         self._write_files()
@@ -177,21 +174,3 @@ def _answers(client: httpx.Client, url: str) -> bool:
         return client.get(url).status_code == httpx.codes.OK
     except httpx.TransportError:
         return False
-
-
-def _free_ports(count: int) -> list[int]:
-    """Choose ports that nobody listens on, all different because all are held until the last is chosen."""
-    with ExitStack() as held:
-        return [_bind_any(held) for _ in range(count)]
-
-
-def _bind_any(held: ExitStack) -> int:
-    for port in random.sample([one for one in _PORT_RANGE if one not in _given], 100):
-        listener = held.enter_context(socket.socket())
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        _given.add(port)
-        return port
-    raise OSError(f"a hundred ports between {_PORT_RANGE.start} and {_PORT_RANGE.stop} are taken")

@@ -114,6 +114,13 @@ def test_a_group_that_is_down_on_a_cordoned_node_costs_no_other_its_place() -> N
     assert world.settle().status.ready_replicas == 3
 
 
+def place(world: World, running: set[str]) -> None:
+    """Let these pods run, and the others wait for room."""
+    for name, pod in world.pods.items():
+        waits = name not in running
+        world.pods[name] = replace(pod, phase=Phase.PENDING if waits else Phase.RUNNING, unplaced=waits)
+
+
 @given(
     st.integers(0, 3),
     st.lists(st.tuples(st.sampled_from(["cordon", "uncordon", "full", "room"]), st.integers(0, 5)), max_size=10),
@@ -132,10 +139,7 @@ def test_whatever_is_cordoned_no_more_groups_are_missing_than_the_budget_has(
             cordon(world, groups[number % len(groups)], leaving=what == "cordon")
         for _ in range(20):
             running = running & set(world.pods) if is_full else set(world.pods)
-            for name, pod in world.pods.items():
-                waits = name not in running
-                phase = Phase.PENDING if waits else Phase.RUNNING
-                world.pods[name] = replace(pod, phase=phase, unplaced=waits)
+            place(world, running)
             assert world.step().status.ready_replicas >= max(3 - budget, 1)
             world.advance(4)
 
@@ -203,9 +207,7 @@ def test_whichever_kubelets_fall_silent_as_many_groups_serve_as_are_wanted(
             silence(world, groups[number % len(groups)], silent=what == "silence")
         for _ in range(20):
             running = running & set(world.pods) if is_full else set(world.pods)
-            for name, pod in world.pods.items():
-                waits = name not in running
-                world.pods[name] = replace(pod, phase=Phase.PENDING if waits else Phase.RUNNING, unplaced=waits)
+            place(world, running)
             assert world.step().status.ready_replicas >= 3
             assert len(groups_of(world)) <= 3 + max(budget, 1)
             world.advance(4)

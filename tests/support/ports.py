@@ -9,13 +9,12 @@ import socket
 from typing import Final
 
 _RANGE: Final = range(10_000, 20_000)
-"""The control plane's tests have others (``tests.controlplane.cluster``)."""
 _given: Final[set[int]] = set()
 
 
-def free_port() -> int:
+def free_port(among: range = _RANGE) -> int:
     """A port of 127.0.0.1 that nobody listens on now, another one each time."""
-    for port in random.SystemRandom().sample([one for one in _RANGE if one not in _given], 100):
+    for port in random.SystemRandom().sample([one for one in among if one not in _given], 100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -24,4 +23,4 @@ def free_port() -> int:
                 continue
             _given.add(port)
             return port
-    raise OSError(f"a hundred ports between {_RANGE.start} and {_RANGE.stop} are taken")
+    raise OSError(f"a hundred ports between {among.start} and {among.stop} are taken")
