@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bireme.names import ConditionType, Event, GroupState
@@ -193,6 +193,7 @@ def test_whoever_is_cordoned_as_well_does_not_wait_for_ever() -> None:
     st.integers(0, 3),
     st.lists(st.tuples(st.sampled_from(["silence", "hear", "full", "room"]), st.integers(0, 5)), max_size=10),
 )
+@example(1, [("full", 0), ("silence", 0)])
 @settings(max_examples=25)
 def test_whichever_kubelets_fall_silent_as_many_groups_serve_as_are_wanted(
     budget: int, events: list[tuple[str, int]]
