@@ -6,6 +6,8 @@ because a target that a request avoids becomes usable by time alone.
 """
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from bireme.names import Admission
@@ -22,12 +24,25 @@ WINDOW: Final = 32
 """Entries of a class among which a free place looks for the one whose prefix it knows; each eighth place does not."""
 
 
+class _Place(asyncio.Future[Lease]):
+    """A place that is waited for. Who gives up is out of line at once: a cancelled task runs only later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leave: Callable[[], object]
+
+    def cancel(self, msg: object = None) -> bool:
+        """Called by the task that waits, as it is cancelled."""
+        self.leave()
+        return super().cancel(msg)
+
+
 class _Waiter:
     __slots__ = ("place", "wish")
 
-    def __init__(self, wish: Wish, place: "asyncio.Future[Lease]") -> None:
+    def __init__(self, wish: Wish) -> None:
         self.wish = wish
-        self.place = place
+        self.place = _Place()
 
 
 class WaitingRoom:
@@ -71,15 +86,15 @@ class WaitingRoom:
         if not ahead and (lease := self._selection.choose(wish)) is not None:
             self._queue.charge(wish.key, wish.cost.tokens)
             return lease
-        waiter = _Waiter(wish, asyncio.get_running_loop().create_future())
+        waiter = _Waiter(wish)
         if begun:
             self._begun[waiter] = None
-            return await self._wait(waiter, None)
+            return await self._wait(waiter.place, partial(self._begun.pop, waiter, None))
         self._refuse_early(wish, ahead)
         self._make_room(wish.priority)
         entry = Waiting(waiter, wish.key, wish.priority, self._clock())
         self._queue.push(entry)
-        return await self._wait(waiter, entry)
+        return await self._wait(waiter.place, partial(self._queue.remove, entry))
 
     def deal(self) -> None:
         """Give a place to everybody who can have one, in order."""
@@ -152,20 +167,17 @@ class WaitingRoom:
         self._queue.remove(last)
         last.item.place.set_exception(full)
 
-    async def _wait(self, waiter: _Waiter, entry: Waiting[_Waiter] | None) -> Lease:
+    async def _wait(self, place: _Place, leave: Callable[[], object]) -> Lease:
+        place.leave = leave
         if self._measured_at is None:
             self._measured_at = self._clock()
         self._keep_beating()
         try:
-            return await waiter.place
+            return await place
         except asyncio.CancelledError:
-            if waiter.place.done() and not waiter.place.cancelled() and waiter.place.exception() is None:
-                waiter.place.result().release()
+            if place.done() and not place.cancelled() and place.exception() is None:
+                place.result().release()
             raise
-        finally:
-            self._begun.pop(waiter, None)
-            if entry is not None:
-                self._queue.remove(entry)
 
     def _measure(self, given: int) -> None:
         now = self._clock()

@@ -46,12 +46,12 @@ class Hall:
             parts = tuple(StageState(stage, 1, "b", 0.0, ()) for stage in range(stages))
             self.groups.heard(route, msgspec.structs.replace(stub.document(), stages=parts))
 
-    async def ask(self, name: str, wish: Wish) -> None:
+    async def ask(self, name: str, wish: Wish, *, begun: bool = False) -> None:
         """Get in line; returns when the request has settled where it is."""
 
         async def wait() -> None:
             try:
-                self.served.append((name, await self.room.take(wish, begun=False)))
+                self.served.append((name, await self.room.take(wish, begun=begun)))
             except NotTaken as error:
                 self.refused[name] = error
 
@@ -125,6 +125,19 @@ async def test_a_full_room_refuses_with_a_time_unless_a_lower_class_can_go() -> 
     await asyncio.sleep(0)
     assert set(hall.refused) == {"refused", "newest"}
     await leave(hall)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_place_that_is_free_as_clients_leave_goes_to_one_who_stays(hall: Hall, *, begun: bool) -> None:
+    for name in ("served", "leaves", "leaves too"):
+        await hall.ask(name, wish(), begun=begun)
+    await hall.ask("stays", wish())
+    for task in hall.tasks[1:3]:
+        task.cancel()
+    await hall.finish_first()
+    assert hall.names == ["served", "stays"]
+    assert hall.groups.accounts.leases() == [hall.served[-1][1]]
+    assert not hall.room.waiting
 
 
 async def test_who_would_wait_in_vain_is_told_at_once_how_long_the_queue_takes(hall: Hall) -> None:
