@@ -4,7 +4,7 @@ Cases of one job share a process and what it has loaded. A job starts once; its 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -21,18 +21,35 @@ class Job:
 
 @dataclass(frozen=True)
 class Case:
-    """``value``: what is lost when it is left out, for choosing. ``needs_gpu``: where its job does not."""
+    """``value``: what is lost when it is left out, for choosing. ``needs_gpu``: where its job does not.
+
+    ``times``: how often it does what it measures, where that can be chosen.
+    """
 
     name: str
     job: str
     seconds: float
     value: int
     needs_gpu: bool = False
+    times: int = 0
 
     @property
     def line(self) -> str:
         """The issue's name: letters behind the number tell its parts."""
-        return self.name.rstrip("fhiptu")
+        return self.name.rstrip("fghiptu")
+
+    @property
+    def text(self) -> str:
+        """What ``chosen`` takes for it."""
+        return f"{self.name}:{self.times}" if self.times else self.name
+
+    def done(self, times: int) -> "Case":
+        """So many times; a case that is done once stays as it is."""
+        return replace(self, seconds=self.seconds / self.times * times, times=times) if self.times else self
+
+    def is_part_of(self, name: str) -> bool:
+        """Whether ``name`` means it: its own, or what is left when letters are taken from its end."""
+        return self.name == name or (self.name.startswith(name) and self.name[len(name) :].isalpha())
 
 
 JOBS: Final[tuple[Job, ...]] = (
@@ -44,8 +61,8 @@ JOBS: Final[tuple[Job, ...]] = (
     Job("tensor", "benchmarks.gpu.jobs_group", 2, 35),
     Job("pipeline", "benchmarks.gpu.jobs_group", 2, 35),
     Job("large", "benchmarks.gpu.jobs_large", 2, 10),
-    Job("kill-tensor", "benchmarks.gpu.jobs_kill", 2, 60),
-    Job("kill-pipeline", "benchmarks.gpu.jobs_kill", 2, 60),
+    Job("kill-tensor", "benchmarks.gpu.jobs_kill", 2, 45),
+    Job("kill-pipeline", "benchmarks.gpu.jobs_kill", 2, 45),
     Job("four", "benchmarks.gpu.jobs_four", 4, 10),
     Job("reduce-four", "benchmarks.gpu.jobs_reduce", 4, 25, cpu=False),
     Job("kill-four", "benchmarks.gpu.jobs_kill", 4, 60),
@@ -68,8 +85,10 @@ CASES: Final[tuple[Case, ...]] = (
     Case("A8", "pipeline", 55, 84),
     Case("A6i", "large", 55, 55),
     Case("A6f", "large", 55, 42),
-    Case("A13t", "kill-tensor", 240, 62),
-    Case("A13p", "kill-pipeline", 240, 61),
+    Case("A13tg", "kill-tensor", 100, 61, times=10),
+    Case("A13tp", "kill-tensor", 100, 62, times=10),
+    Case("A13pg", "kill-pipeline", 100, 60, times=10),
+    Case("A13pp", "kill-pipeline", 100, 60, times=10),
     Case("M1", "four", 50, 59),
     Case("M2", "four", 75, 54),
     Case("M3p", "four", 65, 58),
@@ -78,7 +97,8 @@ CASES: Final[tuple[Case, ...]] = (
     Case("M5p", "four", 90, 52),
     Case("M7", "four", 90, 43),
     Case("M4", "reduce-four", 12, 56),
-    Case("M6", "kill-four", 140, 51),
+    Case("M6g", "kill-four", 100, 51, times=10),
+    Case("M6p", "kill-four", 100, 51, times=10),
 )
 JOB: Final[Mapping[str, Job]] = {job.name: job for job in JOBS}
 CASE: Final[Mapping[str, Case]] = {case.name: case for case in CASES}
@@ -88,21 +108,30 @@ class UnknownCase(Exception):
     """The message lists what there is."""
 
 
-def chosen(text: str) -> list[Case]:
-    """The cases of a comma-separated list of cases or lines (A3 takes A3 and A3h, A13 both layouts); `all`.
+def chosen(text: str, times: int = 0) -> list[Case]:
+    """The cases of a comma-separated list; `all`. Letters may be left out: A3 takes A3 and A3h, A13t A13tg and A13tp.
+
+    ``A13tp:8`` is done eight times; where nothing is said, ``times`` counts, and 0 is the case's own number.
 
     Raises:
         UnknownCase: one of them is none.
     """
     if text == "all":
-        return list(CASES)
-    found: list[Case] = []
-    for name in text.split(","):
-        matching = [case for case in CASES if name in {case.name, case.line}]
-        if not matching:
-            raise UnknownCase(f"there is no case {name}: take all, or some of {', '.join(CASE)}")
-        found += [case for case in matching if case not in found]
-    return found
+        return [case.done(times or case.times) for case in CASES]
+    found: dict[str, Case] = {}
+    for one in text.split(","):
+        found |= {case.name: case for case in _meant(one, times) if case.name not in found}
+    return list(found.values())
+
+
+def _meant(text: str, times: int) -> list[Case]:
+    name, _, number = text.partition(":")
+    wanted = int(number) if number.isdecimal() else times
+    matching = [case for case in CASES if case.is_part_of(name)]
+    countable = number.isdecimal() and wanted and all(case.times for case in matching)
+    if not matching or (number and not countable):
+        raise UnknownCase(f"there is no case {text}: take all, or some of {', '.join(CASE)}")
+    return [case.done(wanted or case.times) for case in matching]
 
 
 def able(cases: Sequence[Case], gpus: int) -> list[Case]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from benchmarks.gpu.cases import CASE, JOB
+from benchmarks.gpu.cases import JOB, Case, chosen
 
 MARK: Final = "## "
 TAIL: Final = 3
@@ -31,14 +31,14 @@ TAIL: Final = 3
 class Bench:
     """What a job may use. ``scratch`` is shared by the jobs of a call; ``ends_at``: when its last case must be over.
 
-    ``keep`` is for files that are results.
+    ``keep`` is for files that are results. ``cases``: what this job shall do.
     """
 
     job: str
     shape: str
     device: str
     scratch: Path
-    kills: int
+    cases: tuple[Case, ...]
     ends_at: float
     keep: Path
 
@@ -84,25 +84,26 @@ def tell(**words: object) -> None:
     print(MARK + json.dumps(words), flush=True)
 
 
-def run(bench: Bench, names: list[str]) -> None:
+def run(bench: Bench) -> None:
     """All cases of this job, in their order."""
     module: Any = importlib.import_module(JOB[bench.job].module)
     begun = False
     try:
         with module.ground(bench) as ground:
             begun = True
-            for name in names:
-                _run_case(module, ground, bench, name)
+            for case in bench.cases:
+                _run_case(module, ground, bench, case)
     except Exception as error:  # noqa: BLE001  the driver must learn why nothing came
         traceback.print_exc()
-        for name in names[:1] if begun else names:
-            tell(failed=name if not begun else bench.job, text=_tail(error))
+        for name in [bench.job] if begun else [case.name for case in bench.cases]:
+            tell(failed=name, text=_tail(error))
 
 
-def _run_case(module: JobModule, ground: object, bench: Bench, name: str) -> None:
-    left = bench.ends_at - time.time()
-    if not bench.quick and CASE[name].seconds > left:
-        tell(dropped=name, text=f"takes {CASE[name].seconds:.0f} s, {left:.0f} s are left")
+def _run_case(module: JobModule, ground: object, bench: Bench, case: Case) -> None:
+    name, left = case.name, bench.ends_at - time.time()
+    needed = case.seconds / max(case.times, 1)  # what is done many times looks at the clock itself
+    if not bench.quick and needed > left:
+        tell(dropped=name, text=f"takes {needed:.0f} s, {left:.0f} s are left")
         return
     begin = time.time()
     try:
@@ -130,18 +131,16 @@ def main() -> None:
     parser.add_argument("--shape", default="")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--scratch", type=Path, required=True)
-    parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--keep", type=Path, default=Path("build/gpu"))
     parser.add_argument("--ends-at", type=float, default=time.time() + 3600)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _leave)
     if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    bench = Bench(
-        options.job, options.shape, options.device, options.scratch, options.kills, options.ends_at, options.keep
-    )
+    cases = tuple(case for case in chosen(options.cases) if case.job == options.job)
+    bench = Bench(options.job, options.shape, options.device, options.scratch, cases, options.ends_at, options.keep)
     begin = time.time()
-    run(bench, options.cases.split(","))
+    run(bench)
     tell(job=options.job, seconds=round(time.time() - begin, 1))
 
 

@@ -63,7 +63,7 @@ def main() -> int:
     if options.rehearse:
         options.shape, options.device, options.kills = "tiny", "cpu", 1
     count = 0 if options.device == "cpu" else options.gpus if options.gpus is not None else _gpus()
-    asked = chosen(options.cases)
+    asked = chosen(options.cases, options.kills)
     begin, figures = time.time(), Figures()
     if not count:
         options.device = "cpu"
@@ -80,14 +80,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bireme-") as scratch:
         call = Call(options, Path(scratch), begin, figures, {peer.task.name: peer for peer in peers})
         tasks = [*tasks_of(kept), *(peer.task for peer in peers)]
-        call.say(f"{' '.join(case.name for case in kept)}: about {length(tasks, max(count, 1)):.0f} s on {count} GPUs")
+        call.say(f"{' '.join(case.text for case in kept)}: about {length(tasks, max(count, 1)):.0f} s on {count} GPUs")
         asyncio.run(_all(call, tasks, count))
     return _report(call)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default="all", help="cases or lines, or all (%(default)s)")
+    parser.add_argument("--cases", default="all", help="cases or lines, A13tp:8 for eight times, or all (%(default)s)")
     parser.add_argument("--limit-s", type=float, default=560.0, help="the call ends before this (%(default)s)")
     parser.add_argument("--peers", type=Path, help="directory with peers.json; without it none runs")
     parser.add_argument("--logs", type=Path, default=Path("build/gpu"), help="where logs go (%(default)s)")
@@ -95,7 +95,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="auto or cpu")
     parser.add_argument("--rehearse", action="store_true", help="all that runs on a CPU, tiny, one kill of each kind")
     parser.add_argument("--gpus", type=int, help="use so many (all)")
-    parser.add_argument("--kills", type=int, default=10, help="of each kind in A13 (%(default)s)")
+    parser.add_argument("--kills", type=int, default=0, help="of each kind in A13 and M6 (10, or as the case says)")
     return parser.parse_args()
 
 
@@ -138,8 +138,8 @@ async def _lane(call: Call, tasks: Sequence[Task], gpus: str) -> None:
 async def _run_job(call: Call, task: Task, environment: dict[str, str]) -> None:
     options = call.options
     command = [sys.executable, "-m", "benchmarks.gpu.job", "--job", task.name]
-    command += ["--cases", ",".join(case.name for case in task.cases), "--scratch", str(call.scratch)]
-    command += ["--shape", options.shape, "--device", options.device, "--kills", str(options.kills)]
+    command += ["--cases", ",".join(case.text for case in task.cases), "--scratch", str(call.scratch)]
+    command += ["--shape", options.shape, "--device", options.device]
     command += ["--ends-at", str(time.time() + call.left), "--keep", str(options.logs.absolute())]
     path = [str(ROOT), *(str(ROOT / part) for part in ("operator", "router", "worker"))]
     environment["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])

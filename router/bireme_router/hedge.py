@@ -79,6 +79,8 @@ async def _something(running: Running, contest: Contest, timeout_s: float | None
 async def _cancel(tasks: Running) -> None:
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    for lease in tasks.values():
-        lease.release()
+    try:
+        await asyncio.gather(*tasks, return_exceptions=True)
+    finally:  # also where this is cancelled once more: a place that nobody gives back is lost for good
+        for lease in tasks.values():
+            lease.release()

@@ -20,9 +20,21 @@ def test_every_case_has_a_job_and_lines_and_every_line_a_case() -> None:
 
 
 def test_a_line_names_all_its_cases() -> None:
-    assert [case.name for case in chosen("A13,A3")] == ["A13t", "A13p", "A3", "A3h"]
+    assert [case.name for case in chosen("A13,A3")] == ["A13tg", "A13tp", "A13pg", "A13pp", "A3", "A3h"]
+    assert [case.name for case in chosen("A13t,A1,M6p")] == ["A13tg", "A13tp", "A1", "M6p"]
+    assert chosen("all") == list(CASES)
     with pytest.raises(UnknownCase, match="there is no case A99"):
         chosen("A1,A99")
+
+
+def test_how_often_is_part_of_a_name_and_of_the_plan() -> None:
+    asked = chosen("A13tp:8,A13pg,A1", 4)
+    assert [case.text for case in asked] == ["A13tp:8", "A13pg:4", "A1"]
+    assert chosen(",".join(case.text for case in asked)) == asked
+    assert [task.seconds for task in tasks_of(asked)] == [46.0, 125.0, 85.0]
+    for wrong in ("A1:2", "A13tp:0", "A13tp:x"):
+        with pytest.raises(UnknownCase, match=wrong):
+            chosen(wrong)
 
 
 def test_the_least_valuable_cases_are_left_out_and_none_that_costs_nothing() -> None:
@@ -35,12 +47,12 @@ def test_the_least_valuable_cases_are_left_out_and_none_that_costs_nothing() -> 
 
 
 def test_cases_need_their_gpus() -> None:
-    wanted = chosen("A1,A9,A13t,M4,M6")
+    wanted = chosen("A1,A9,A13tp,M4,M6g")
     assert [[case.name for case in able(wanted, gpus)] for gpus in (0, 1, 2, 4)] == [
-        ["A1", "A13t", "M6"],
+        ["A1", "A13tp", "M6g"],
         ["A1"],
-        ["A1", "A9", "A13t"],
-        ["A1", "A9", "A13t", "M4", "M6"],
+        ["A1", "A9", "A13tp"],
+        ["A1", "A9", "A13tp", "M4", "M6g"],
     ]
 
 

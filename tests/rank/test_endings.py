@@ -1,10 +1,17 @@
 """How a rank names what ended it."""
 
+import contextlib
+from queue import SimpleQueue
+from unittest.mock import Mock
+
 import pytest
 import torch
 
 from bireme.names import Reason
+from bireme.wire.errors import ConnectionLost
+from bireme_worker.parallel.gate import EpochGate
 from bireme_worker.rank.main import NoMemory, reason_of
+from bireme_worker.rank.serving import _read_plans
 
 
 def test_memory_that_is_not_there_has_a_reason_of_its_own() -> None:
@@ -20,3 +27,12 @@ def test_memory_that_is_not_there_has_a_reason_of_its_own() -> None:
 
 def test_any_other_error_of_a_step_is_the_devices() -> None:
     assert reason_of(RuntimeError("CUDA error: an illegal memory access was encountered")) is Reason.DEVICE_ERROR
+
+
+def test_a_rank_that_can_read_no_more_plans_leaves_its_epoch_whatever_the_reason() -> None:
+    for error in (MemoryError("a frame"), ConnectionLost("it closed the connection")):
+        gate = EpochGate(7)
+        with contextlib.suppress(MemoryError):
+            _read_plans(Mock(receive=Mock(side_effect=error)), gate, SimpleQueue())
+        assert gate.aborted
+    assert gate.reason == "lost the coordinator: it closed the connection"

@@ -2,6 +2,11 @@
 
 import asyncio
 
+from bireme_router.accounts import Accounts, Lease, Whereabouts
+from bireme_router.hedge import Contest, race
+from bireme_router.outcome import Outcome
+from bireme_router.policies.cost import Cost
+from bireme_router.policies.eligible import Key
 from bireme_router.policies.hedge_budget import HedgeBudget
 from tests.router.conftest import Fleet, Launch
 from tests.support.router_process import LIMIT_S
@@ -88,3 +93,26 @@ def test_the_budget_grows_by_requests_alone_and_is_bounded() -> None:
     for _ in range(10_000):
         spent = spent.admitted()
     assert spent.kept == 10.0
+
+
+async def test_a_request_that_is_cancelled_twice_keeps_no_place() -> None:
+    accounts, begun, closing = Accounts(), asyncio.Event(), asyncio.Event()
+    account = accounts.of(Key("pod-0-1", 1), "0")
+    lease = Lease(account, Cost(10, 10), Whereabouts("group-0", "http://0", ""), lambda: None)
+
+    async def attempt(_: Lease, __: Contest) -> Outcome:
+        try:
+            begun.set()
+            return await asyncio.Event().wait()  # type: ignore[return-value]
+        finally:
+            closing.set()
+            await asyncio.Event().wait()
+
+    request = asyncio.create_task(race(lease, attempt, lambda: None, 60.0))
+    await begun.wait()
+    request.cancel()
+    await closing.wait()
+    request.cancel()
+    await asyncio.wait([request])
+    assert request.cancelled()
+    assert not accounts.leases()

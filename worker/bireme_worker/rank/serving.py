@@ -134,11 +134,13 @@ class Serving:
 
 
 def _read_plans(channel: SocketChannel[PlanKinds], gate: EpochGate, plans: Plans) -> None:
-    while True:
-        try:
+    reason = "plans can't be read any more"
+    try:
+        while True:
             message = channel.receive()
-        except WireError as error:
-            gate.abort(f"lost the coordinator: {error}")
-            return
-        if message.epoch == gate.epoch:
-            plans.put(message)
+            if message.epoch == gate.epoch:
+                plans.put(message)
+    except WireError as error:
+        reason = f"lost the coordinator: {error}"
+    finally:  # whatever it was: a rank that hears of no more plans looks idle, and idle is healthy for days
+        gate.abort(reason)
