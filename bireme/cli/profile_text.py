@@ -66,6 +66,13 @@ def _head(report: ProfileReport) -> str:
     limited = [f"stage {one.stage} rank {one.rank} after {one.steps} steps" for one in report.ranks if one.limited]
     if limited:
         lines.append(f"Ended at the limit of events: {', '.join(limited)}.")
+    unseen = [f"stage {one.stage} rank {one.rank}" for one in report.ranks if one.unseen]
+    if unseen:
+        lines.append(
+            f"WARNING: nothing of the GPU was recorded on {', '.join(unseen)}, though it computed: its shares "
+            "can't be told. CUPTI may be in use by another tool, or lost its events: "
+            "restart the rank and profile again."
+        )
     return "\n".join(lines)
 
 
@@ -78,7 +85,7 @@ def _shares(ranks: Sequence[RankProfile]) -> str:
             one.steps,
             one.tokens,
             f"{_per_step(one):.2f}",
-            *(f"{one.share(use):.1%}" for use in HEADS),
+            *("?" if one.unseen else f"{one.share(use):.1%}" for use in HEADS),
         )
         for one in ranks
     ]
@@ -112,11 +119,15 @@ def _tops(report: ProfileReport) -> Iterable[str]:
 def _words(report: ProfileReport) -> str:
     lines = []
     for stage in sorted({one.stage for one in report.ranks}):
-        mine = [one for one in report.ranks if one.stage == stage]
+        mine = [one for one in report.ranks if one.stage == stage and not one.unseen]
+        if not mine:
+            continue
         found = {use: fmean(one.share(use) for one in mine) for use in _ADVICE}
         for use, share in sorted(found.items(), key=lambda item: -item[1]):
             if share >= _NOTABLE:
                 lines.append(f"Stage {stage} spends {share:.0%} on {_ADVICE[use]}.")
+    if any(one.unseen for one in report.ranks):
+        return "\n".join(lines) or "What takes the time can't be told without the GPU's events."
     return "\n".join(lines) or "Nothing but compute takes a notable share."
 
 

@@ -70,6 +70,7 @@ class RankProfile(msgspec.Struct, frozen=True):
         strip: one letter of ``LETTERS`` for each of equal parts of the window's first ``strip_seconds``.
         events, limited: recorded events; the recording was ended at their limit.
         trace_bytes: size of the trace file, packed.
+        unseen: it computes on a GPU of which nothing was recorded: ``shares`` tell of its host alone.
     """
 
     stage: int
@@ -88,6 +89,7 @@ class RankProfile(msgspec.Struct, frozen=True):
     events: int
     limited: bool
     trace_bytes: int
+    unseen: bool = False
 
     def share(self, use: Use) -> float:
         """The part of the window, 0 to 1."""

@@ -56,6 +56,14 @@ def test_the_text_has_a_row_of_shares_for_each_rank_and_says_what_stands_out() -
     assert not any("on gaps" in line for line in lines)
 
 
+def test_a_gpu_that_was_not_seen_is_told_instead_of_shares() -> None:
+    blind = msgspec.structs.replace(RANK, stage=1, unseen=True)
+    lines = told(_report(RANK, blind)).split("\n")
+    assert next(line for line in lines if line.startswith("WARNING")).count("stage 1 rank 0") == 1
+    assert next(line.split()[-6:] for line in lines if line.split()[:2] == ["1", "0"]) == ["?"] * 6
+    assert not any(line.startswith("Stage 1 spends") for line in lines)
+
+
 def test_a_rank_that_only_computes_has_nothing_to_be_told() -> None:
     busy = msgspec.structs.replace(RANK, shares={Use.COMPUTE: 0.1})
     assert told(_report(busy)).endswith("Nothing but compute takes a notable share.")

@@ -23,8 +23,8 @@ def _mark(part: Part, start: float, end: float) -> Event:
     return _event("user_annotation", part, start, end)
 
 
-def _digest(*events: Event) -> RankProfile:
-    return digest(Trace(events, 10**18), Facts(1, 0, "cpu", 1, 8, 4, False), 99)
+def _digest(*events: Event, device: str = "cpu") -> RankProfile:
+    return digest(Trace(events, 10**18), Facts(1, 0, device, 1, 8, 4, False), 99)
 
 
 @st.composite
@@ -108,6 +108,13 @@ def test_on_a_gpu_its_kernels_count_and_the_host_says_why_it_idles() -> None:
     # Idle: 0–10 and 80–90 while the host launches, 50–52 and 56–80 while it waits for a plan.
     assert micro == {"compute": 40, "sampling": 9, "exchange": 10, "waits_stage": 5, "waits_plan": 26, "gap": 20}
     assert [top.name for top in found.top][:3] == ["gemm", "Memcpy DtoH", "share"]
+
+
+def test_a_gpu_of_which_nothing_was_recorded_is_told() -> None:
+    host = _mark(Part.LAUNCH, 0, 20), _mark(Part.WAIT, 20, 80), _event("cuda_runtime", "cudaGraphLaunch", 5, 9)
+    assert _digest(*host, device="NVIDIA H200").unseen
+    assert not _digest(*host, _event("kernel", "gemm", 10, 30), device="NVIDIA H200").unseen
+    assert not _digest(*host).unseen
 
 
 def test_a_trace_without_a_step_says_so() -> None:

@@ -35,7 +35,7 @@ class Bench:
         self.runner = load_runner(self.pod, 0, self.pod.checkpoint, Progress())
         self.said: SimpleQueue[Prepared] = SimpleQueue()
         self.stager = Stager(0, self._read, self.said.put)
-        self.stager.serves(self.runner.model)
+        self.stager.serves(self.runner.model, self.runner.device)
 
     def _read(self, checkpoint: Checkpoint, served: ModelConfig, wrap: Wrap) -> StageModel:
         return read_beside(self.pod, 0, checkpoint, served, wrap)

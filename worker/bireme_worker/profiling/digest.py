@@ -109,6 +109,7 @@ def digest(trace: Trace, facts: Facts, trace_bytes: int) -> RankProfile:
         events=len(events),
         limited=facts.limited,
         trace_bytes=trace_bytes,
+        unseen=facts.device != "cpu" and facts.tokens > 0 and not kernels,
     )
 
 

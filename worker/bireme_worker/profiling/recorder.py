@@ -1,7 +1,7 @@
 """A rank's side of `POST /profile`: hears what its supervisor asks and answers for each phase.
 
-Whatever takes long is done beside the steps: a GPU's tracer is loaded by a thread that gives way to them, and the
-written trace is read by a process of its own (`digest`). A recording never outlives its epoch.
+The written trace is read by a process of its own (`digest`). A recording never outlives its epoch. A GPU's tracer is
+loaded by the first recording itself, on the thread that has imported torch, as Kineto wants it.
 """
 
 import os
@@ -95,11 +95,7 @@ class Recorder:
 
     def _accompany(self, session: Session) -> RankProfile | None:
         make_room(self._state_dir, self._place)
-        if session.device.type == "cuda":
-            # The first one loads the driver's tracer, which may take seconds, and the steps go on meanwhile.
-            with torch.cuda.device(session.device), Recording(use_device="cuda"):
-                pass
-        else:
+        if session.device.type != "cuda":
             os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it would report the lack of a GPU as an error
         session.arm()
         session.counted.wait()

@@ -54,7 +54,7 @@ class Session:
         self._lock = threading.Lock()
 
     def arm(self) -> None:
-        """Torch's profiler has been loaded: the next step may be counted."""
+        """The next step may be counted."""
         self._leave_phase(Phase.WARMING, Phase.ARMED)
 
     def record(self) -> None:
@@ -104,7 +104,8 @@ class Session:
         self.ended.set()
 
     def _start(self, phase: Phase) -> None:
-        recording = Recording(use_device="cuda" if self.device.type == "cuda" else None)
+        # Without Kineto a GPU is timed by an event around each operator, and no kernel is recorded.
+        recording = Recording(use_device="cuda" if self.device.type == "cuda" else None, use_kineto=True)
         try:
             recording.__enter__()  # type: ignore[no-untyped-call]
         except RuntimeError as error:  # another one records in this process
