@@ -18,6 +18,7 @@ from bireme.wire.errors import WireError
 from tests.support.rank_group import rank_group
 
 RANDOM = "benchmarks.gpu.random_rank"
+PLAIN = "benchmarks.gpu.plain_rank"
 LOADED = "bireme_worker.rank.main"
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from benchmarks.gpu.drive import Solo, drive, gaps_ms, latency
 from benchmarks.gpu.job import Bench, tell
-from benchmarks.gpu.solo import CONTEXT, eagerly, forget, make_runner, synchronize
+from benchmarks.gpu.solo import CONTEXT, eagerly, forget, make_runner, one_by_one, synchronize
 from benchmarks.gpu.workloads import conversations, fixed, uniform
 
 LONG_CONTEXT = 32_768
 CHUNK = 512
 """Token budget of a step where decodes shall not wait for prompts."""
+SMALL_CHUNK = 256
 
 
 @dataclass
@@ -57,6 +58,11 @@ def ground(bench: Bench) -> Iterator[Ground]:
 def _latency(on: Ground) -> None:
     for context in (500, 4000):
         on.bench.measured(f"A1.{context}", latency(on.solo(), on.bench.vocabulary, context, on.bench.count(160, 24)))
+    engine = on.solo()
+    if engine.runner.device.type == "cuda":
+        with one_by_one(engine.runner):
+            plain = [latency(engine, on.bench.vocabulary, context, 160) for context in (500, 4000)]
+        tell(note="A1 without early launches: " + ", ".join(f"{one:.3f} ms" for one in plain))
 
 
 def _eager(on: Ground) -> None:
@@ -86,7 +92,7 @@ def _long(on: Ground) -> None:
     engine, vocabulary, quick = on.solo(LONG_CONTEXT), on.bench.vocabulary, on.bench.quick
     requests = fixed(vocabulary, 8, 300 if quick else 20_000, 20 if quick else 2000)
     on.bench.measured("A4.rate", drive(engine, requests, slots=on.slots).rate, "prompts counted in the time")
-    shown = {budget: _mixed(on, engine, budget) for budget in (2048, CHUNK)}
+    shown = {budget: _mixed(on, engine, budget) for budget in (2048, CHUNK, SMALL_CHUNK)}
     median, ratio, slowest = shown[CHUNK]
     other = ", ".join(f"{value:.2f}" for value in shown[2048])
     on.bench.measured(
@@ -95,6 +101,9 @@ def _long(on: Ground) -> None:
         f"32 decodes at 1,000, a prompt of 20,000 each 100 steps, {CHUNK} tokens a step: median {median:.2f} ms, "
         f"longest {slowest:.1f} ms; with 2,048 tokens median, ratio, longest: {other}",
     )
+    median, ratio, slowest = shown[SMALL_CHUNK]
+    note = f"the same with {SMALL_CHUNK} tokens a step: median {median:.2f} ms, longest {slowest:.1f} ms"
+    on.bench.measured("A4.p99.256", ratio, note)
 
 
 def _mixed(on: Ground, engine: Solo, budget: int) -> tuple[float, float, float]:

@@ -62,6 +62,7 @@ LINES: Final[tuple[Line, ...]] = (
     _more("A3.http", "the same through HTTP and router, 256 clients", RATE, "0.9*A3.offline", "0.97*A3.offline"),
     _more("A4.rate", "8B 20k in, 2k out, 8 at once", RATE, "400", "470"),
     Line("A4.p99", "8B decodes beside long prefills: p99 ÷ median inter-token latency", "×", "3", "2"),
+    Line("A4.p99.256", "the same with 256 tokens a step", "×", "3", "2"),
     _more("A5.uniform256", "Qwen3-0.6B uniform256", RATE, "0.9*peer", "1.1*peer", 19100),
     Line("A5.latency", "Qwen3-0.6B batch 1, context 500, inter-token latency", "ms", "1.7", "1.5", recorded=1.7),
     Line("A5.idle", "Qwen3-0.6B decode steps: GPU without a kernel", "%", "5", "1"),

@@ -40,7 +40,7 @@ def _shares(on: Ground, tile: Tile) -> list[float]:
 
 def main() -> None:
     found = {}
-    with ground(Bench("kernels", "llama8b", "cuda", Path(), 1, 0.0, Path())) as on:
+    with ground(Bench("kernels", "llama8b", "cuda", Path(), (), 0.0, Path())) as on:
         for tile in TILES:
             try:
                 found[str(tile)] = _shares(on, tile)

@@ -73,7 +73,9 @@ def _ways(x: torch.Tensor, matrices: Sequence[Any]) -> Iterator[tuple[str, Calla
         yield "tile", tiled(None)
         return
     outputs, inputs = matrices[0].tensors()[0].shape
-    now = integers.tiling_of(len(x), outputs, inputs // 64)
+    nbytes = (fp8.STEP, fp8.STEP) if is_fp8 else (64, 128)
+    steps, room = inputs // nbytes[0], integers.room_of(x.device)
+    now = integers.tiling_of(len(x), outputs, steps, nbytes, room, deep=is_fp8)
     for change in (
         {"stages": now.stages + 2},
         {"stages": now.stages - 1},

@@ -237,3 +237,20 @@ def test_keys_and_values_are_rounded_as_the_cpu_rounds_them(name: str, size: int
     assert relative(found_scales, expected_scales) < 1e-6
     assert relative(found, expected) < 1e-6
     assert int(scales.isfinite().sum()) == 2 * tokens * kv_heads, "some other place was written"
+
+
+@pytest.mark.parametrize(("outputs", "programs"), [(28672, 224), (8192, 128), (5120, 120)])
+def test_large_tiles_have_one_program_on_each_multiprocessor(outputs: int, programs: int) -> None:
+    how = integers.tiling_of(64, outputs, 64, (64, 128))
+    assert (how.outputs, outputs // how.outputs * how.splits) == (128, programs)
+
+
+def test_small_tiles_share_a_multiprocessor_and_a_smaller_gpu_gets_fewer() -> None:
+    room = integers.Room(58, 99 << 10)
+    assert [integers.tiling_of(16, 5120, 64, (64, 128), on).splits for on in (integers.Room(), room)] == [4, 2]
+
+
+@pytest.mark.parametrize(("shared", "stages"), [(227, 4), (99, 3), (64, 2)])
+def test_stages_fit_the_memory_of_a_multiprocessor(shared: int, stages: int) -> None:
+    how = integers.tiling_of(128, 8192, 32, (128, 128), integers.Room(132, shared << 10), deep=True)
+    assert how.stages == stages

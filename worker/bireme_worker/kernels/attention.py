@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from bireme_worker.kernels.launch import early, wait_first
 from bireme_worker.models.kv_cache import BLOCK_SIZE
 from bireme_worker.models.layers.attention import PLAIN, Rule
 
@@ -139,7 +140,9 @@ def _attend(
     window: tl.constexpr,
     cap: tl.constexpr,
     packed: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     tile = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.program_id(2)
@@ -207,7 +210,9 @@ def _join(
     span: tl.constexpr,
     splits: tl.constexpr,
     window: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     row = tl.program_id(0)
     number = row * heads + tl.program_id(1)
     limit = tl.load(lengths + row).to(tl.int32)
@@ -286,6 +291,7 @@ def decode(
             splits=splits,
             window=rule.window,
             num_warps=2,
+            **early(),
         )
 
 
@@ -350,4 +356,5 @@ def _launch(
         packed=scales is not None,
         num_warps=tile.warps,
         num_stages=tile.stages,
+        **early(),
     )

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from bireme_worker.kernels.launch import early, wait_first
 from bireme_worker.sampling.state import SamplingState
 
 CHUNK: Final = 4096
@@ -42,7 +43,9 @@ def _part(
     start: tl.tensor,
     stride: tl.tensor,
     quarter: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     row = tl.program_id(0)
     chunk = tl.program_id(1)
     slot = tl.load(slots + row)
@@ -99,7 +102,9 @@ def _choose(
     start: tl.tensor,
     chunks: tl.tensor,
     width: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     row = tl.program_id(0)
     part = tl.arange(0, width)
     inside = part < chunks
@@ -126,11 +131,22 @@ def draw(
     constants = (state.temperature, state.seed_low, state.seed_high, state.choice)
     start = state.shard.start
     _part[(rows, chunks)](
-        logits, slots, outputs, *constants, scores, ids, faults, count, start, logits.stride(0), quarter=CHUNK // 4
+        logits,
+        slots,
+        outputs,
+        *constants,
+        scores,
+        ids,
+        faults,
+        count,
+        start,
+        logits.stride(0),
+        quarter=CHUNK // 4,
+        **early(),
     )
     drawn = torch.empty(rows, dtype=torch.int64, device=logits.device)
     bad = torch.empty(rows, dtype=torch.bool, device=logits.device)
     best = torch.empty(rows, dtype=torch.float32, device=logits.device)
     width = triton.next_power_of_2(chunks)
-    _choose[(rows,)](scores, ids, faults, drawn, bad, best, count, start, chunks, width=width)
+    _choose[(rows,)](scores, ids, faults, drawn, bad, best, count, start, chunks, width=width, **early())
     return best, drawn, bad

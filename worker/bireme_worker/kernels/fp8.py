@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from bireme_worker.kernels.integers import Tiling, arrivals, finish, scratch, tiling_of
+from bireme_worker.kernels.integers import Tiling, arrivals, finish, room_of, scratch, tiling_of
+from bireme_worker.kernels.launch import early, wait_first
 
 STEP: Final = 128
 """Inputs of one matrix instruction's tile."""
@@ -26,7 +27,9 @@ def _round_rows(
     inputs: tl.constexpr,
     width: tl.constexpr,
     static: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, width)
     inside = at < inputs
@@ -50,7 +53,9 @@ def _line(
     inputs: tl.constexpr,
     block: tl.constexpr,
     tile: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     output = tl.program_id(0) * tile + tl.arange(0, tile)
     kept = tl.minimum(output, outputs - 1)
     begin = values + kept.to(tl.int64)[:, None] * inputs
@@ -79,7 +84,9 @@ def _tile(
     tile: tl.constexpr,
     most: tl.constexpr,
     splits: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     row = tl.program_id(0) * most + tl.arange(0, most)
     output = tl.program_id(1) * tile + tl.arange(0, tile)
     steps: tl.constexpr = (inputs + step - 1) // step
@@ -114,6 +121,7 @@ def round_rows(x: torch.Tensor, given: torch.Tensor | None) -> tuple[torch.Tenso
         width=width,
         static=given is not None,
         num_warps=min(max(width // 512, 1), 16),
+        **early(),
     )
     return rounded, scales
 
@@ -126,7 +134,7 @@ def line(
     dtype: torch.dtype,
     *,
     outputs: int = 1,
-    block: int = 4096,
+    block: int = 8192,
     warps: int = 4,
 ) -> torch.Tensor:
     """``x [1, inputs] · valuesᵀ`` with both scales; a program reads ``block`` bytes of each of ``outputs`` a time."""
@@ -134,7 +142,9 @@ def line(
     y = torch.empty((1, count), dtype=dtype, device=x.device)
     block = min(block, triton.next_power_of_2(inputs))
     grid = (triton.cdiv(count, outputs),)
-    _line[grid](x, x_scale, values, scales, y, count, inputs=inputs, block=block, tile=outputs, num_warps=warps)
+    _line[grid](
+        x, x_scale, values, scales, y, count, inputs=inputs, block=block, tile=outputs, num_warps=warps, **early()
+    )
     return y
 
 
@@ -148,7 +158,8 @@ def tile(
 ) -> torch.Tensor:
     """The same for a few rows."""
     rows, (outputs, inputs) = len(x), values.shape
-    how = tiling or tiling_of(rows, outputs, triton.cdiv(inputs, STEP))
+    steps = triton.cdiv(inputs, STEP)
+    how = tiling or tiling_of(rows, outputs, steps, (STEP, STEP), room_of(x.device), deep=True)
     y = torch.empty((rows, outputs), dtype=dtype, device=x.device)
     grid = (triton.cdiv(rows, how.rows), triton.cdiv(outputs, how.outputs), how.splits)
     _tile[grid](
@@ -168,5 +179,6 @@ def tile(
         splits=how.splits,
         num_warps=how.warps,
         num_stages=how.stages,
+        **early(),
     )
     return y

@@ -8,11 +8,20 @@ import torch
 import triton
 import triton.language as tl
 
+from bireme_worker.kernels.launch import early, wait_first
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gemv(
-    x: tl.tensor, matrix: tl.tensor, y: tl.tensor, inputs: tl.constexpr, block: tl.constexpr, one: tl.constexpr
+    x: tl.tensor,
+    matrix: tl.tensor,
+    y: tl.tensor,
+    inputs: tl.constexpr,
+    block: tl.constexpr,
+    one: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     output = tl.program_id(0) + tl.arange(0, one)
     line = matrix + output.to(tl.int64)[:, None] * inputs
     acc = tl.zeros([one, block], tl.float32)
@@ -30,5 +39,5 @@ def gemv(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     outputs, inputs = matrix.shape
     y = x.new_empty((1, outputs))
     block = max(min(2048, triton.next_power_of_2(inputs)), 16)
-    _gemv[(outputs,)](x, matrix, y, inputs=inputs, block=block, one=1, num_warps=4, num_stages=4)
+    _gemv[(outputs,)](x, matrix, y, inputs=inputs, block=block, one=1, num_warps=4, num_stages=4, **early())
     return y

@@ -16,8 +16,12 @@ import torch
 import triton
 import triton.language as tl
 
-PROGRAMS: Final = 264
-"""Programs that keep a large GPU busy: two for each of 132 multiprocessors."""
+from bireme_worker.kernels.launch import early, wait_first
+
+PROCESSORS: Final = 132
+"""Multiprocessors of the GPU that tilings were measured on, where there is none to ask."""
+SHARED_BYTES: Final = 227 << 10
+"""What a program may take of one's memory there."""
 MOST_TILES: Final = 1 << 16
 """Tiles of one product that may be cut along their inputs."""
 
@@ -47,6 +51,23 @@ class Tiling:
     splits: int
     warps: int
     stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Of a GPU: its multiprocessors, and what a program may take of one's memory."""
+
+    processors: int = PROCESSORS
+    shared_bytes: int = SHARED_BYTES
+
+
+@lru_cache
+def room_of(device: torch.device) -> Room:
+    """That of ``device``; the interpreter takes a large GPU's."""
+    if device.type != "cuda":
+        return Room()
+    found = torch.cuda.get_device_properties(device)
+    return Room(found.multi_processor_count, found.shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
 @lru_cache
@@ -98,7 +119,9 @@ def _line(
     spans: tl.constexpr,
     tile: tl.constexpr,
     has_zeros: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     output = tl.program_id(0) * tile + tl.arange(0, tile)
     kept = tl.minimum(output, outputs - 1).to(tl.int64)
     runs: tl.constexpr = inputs * bits // 8 // span
@@ -200,7 +223,9 @@ def _tile(
     tile: tl.constexpr,
     most: tl.constexpr,
     splits: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     # Programs that share weights come one after another: the second finds them in the cache.
     row = tl.program_id(0) * most + tl.arange(0, most)
     output = tl.program_id(1) * tile + tl.arange(0, tile)
@@ -238,7 +263,9 @@ def _expand(
     span: tl.constexpr,
     spans: tl.constexpr,
     has_zeros: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     output = tl.program_id(0).to(tl.int64)
     runs: tl.constexpr = inputs * bits // 8 // span
     spread: tl.constexpr = inputs // span // groups
@@ -263,18 +290,22 @@ def _expand(
             tl.store(out + output * inputs + at[:, None] * span + column, values.to(kind), mask=inside)
 
 
-def line(x: torch.Tensor, matrix: Packed, *, outputs: int = 1, block: int = 4096, warps: int = 4) -> torch.Tensor:
+def line(
+    x: torch.Tensor, matrix: Packed, *, outputs: int = 1, block: int | None = None, warps: int | None = None
+) -> torch.Tensor:
     """``x [1, inputs] · matrixᵀ → [1, outputs]``; a program reads ``block`` bytes of each of ``outputs`` at a time."""
     y = x.new_empty((1, len(matrix.codes)))
+    best_block, best_warps = (2048, 2) if matrix.bits == 8 else (4096, 4)
     _line[(triton.cdiv(len(matrix.codes), outputs),)](
         x,
         *_pointers(matrix),
         y,
         len(matrix.codes),
         **_meta(matrix),
-        spans=_spans(matrix, block),
+        spans=_spans(matrix, block or best_block),
         tile=outputs,
-        num_warps=warps,
+        num_warps=warps or best_warps,
+        **early(),
     )
     return y
 
@@ -282,7 +313,8 @@ def line(x: torch.Tensor, matrix: Packed, *, outputs: int = 1, block: int = 4096
 def tile(x: torch.Tensor, matrix: Packed, tiling: Tiling | None = None) -> torch.Tensor:
     """``x [rows, inputs] · matrixᵀ → [rows, outputs]``, for so few rows that reading the matrix is most of the work."""
     rows, outputs = len(x), len(matrix.codes)
-    how = tiling or tiling_of(rows, outputs, matrix.codes.shape[1] // matrix.span)
+    nbytes = matrix.span, matrix.span * 8 // matrix.bits * x.element_size()
+    how = tiling or tiling_of(rows, outputs, matrix.codes.shape[1] // matrix.span, nbytes, room_of(x.device))
     y = x.new_empty((rows, outputs))
     grid = (triton.cdiv(rows, how.rows), triton.cdiv(outputs, how.outputs), how.splits)
     _tile[grid](
@@ -300,13 +332,16 @@ def tile(x: torch.Tensor, matrix: Packed, tiling: Tiling | None = None) -> torch
         splits=how.splits,
         num_warps=how.warps,
         num_stages=how.stages,
+        **early(),
     )
     return y
 
 
 def expand(matrix: Packed, out: torch.Tensor) -> torch.Tensor:
     """Write the matrix ``[outputs, inputs]`` in the dtype of ``out``."""
-    _expand[(len(matrix.codes),)](*_pointers(matrix), out, **_meta(matrix), spans=_spans(matrix, 2048), num_warps=4)
+    _expand[(len(matrix.codes),)](
+        *_pointers(matrix), out, **_meta(matrix), spans=_spans(matrix, 2048), num_warps=4, **early()
+    )
     return out
 
 
@@ -316,14 +351,23 @@ def scratch(grid: tuple[int, int, int], how: Tiling, x: torch.Tensor) -> torch.T
     return torch.empty(size, dtype=torch.float32, device=x.device)
 
 
-def tiling_of(rows: int, outputs: int, steps: int) -> Tiling:
-    """By rows and outputs alone; ``steps`` of the inputs can be shared out."""
+def tiling_of(
+    rows: int, outputs: int, steps: int, nbytes: tuple[int, int], room: Room = Room(), *, deep: bool = False
+) -> Tiling:
+    """``steps`` of the inputs can be shared out; in each an output and a row take ``nbytes``. ``deep``: a stage more.
+
+    Few rows are held up by reading the matrix: small tiles, of which several share a multiprocessor. Many are by its
+    instructions: large ones, and one program each, because every further part of a sum is written and read again.
+    """
     most = min(max(triton.next_power_of_2(rows), 16), 128)
-    tile_outputs = 64 if most < 64 else 128
+    is_wide = most >= 64
+    tile_outputs = 128 if is_wide else 64
     tiles = triton.cdiv(rows, most) * triton.cdiv(outputs, tile_outputs)
-    wanted = triton.cdiv(PROGRAMS, tiles) if tiles < MOST_TILES else 1
-    splits = max(min(wanted, steps // 4, 16), 1)
-    return Tiling(tile_outputs, most, splits, 4 if tile_outputs == 64 else 8, 5 if most < 64 else 3)
+    wanted = room.processors // tiles if is_wide else triton.cdiv(2 * room.processors, tiles)
+    splits = max(min(wanted if tiles < MOST_TILES else 1, steps // 4, 16), 1)
+    stages = 3 if is_wide and not deep else 4
+    stages = min(stages, room.shared_bytes // (tile_outputs * nbytes[0] + most * nbytes[1]))
+    return Tiling(tile_outputs, most, splits, 8 if is_wide else 4, max(stages, 2))
 
 
 def _pointers(matrix: Packed) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from bireme_worker.kernels.launch import early, wait_first
 from bireme_worker.models.kv_cache import BLOCK_SIZE, FORMATS
 
 LARGEST: Final = dict(FORMATS.values())
@@ -26,7 +27,9 @@ def _add_norm(
     width: tl.constexpr,
     add: tl.constexpr,
     from_one: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     row = tl.program_id(0).to(tl.int64) * size
     at = tl.arange(0, width)
     inside = at < size
@@ -64,12 +67,16 @@ def add_norm(
         add=delta is not None,
         from_one=from_one,
         num_warps=min(max(width // 512, 1), 16),
+        **early(),
     )
     return out
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _silu_mul(gate_up: tl.tensor, out: tl.tensor, width: tl.tensor, block: tl.constexpr) -> None:
+def _silu_mul(
+    gate_up: tl.tensor, out: tl.tensor, width: tl.tensor, block: tl.constexpr, early: tl.constexpr = False
+) -> None:
+    wait_first(early)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
     inside = at < width
@@ -84,7 +91,7 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """``silu(gate) · up [tokens, width]`` for ``gate_up [tokens, 2 × width]``."""
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty((tokens, width))
-    _silu_mul[(tokens, triton.cdiv(width, 1024))](gate_up, out, width, block=1024, num_warps=4)
+    _silu_mul[(tokens, triton.cdiv(width, 1024))](gate_up, out, width, block=1024, num_warps=4, **early())
     return out
 
 
@@ -104,7 +111,9 @@ def _rotate_store(
     page: tl.constexpr,
     block: tl.constexpr,
     largest: tl.constexpr,
+    early: tl.constexpr = False,
 ) -> None:
+    wait_first(early)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * block + tl.arange(0, block)
     d = tl.arange(0, half_pad)
@@ -179,5 +188,6 @@ def rotate_store(
         block=8,
         largest=0.0 if scales is None else LARGEST[cache.dtype],
         num_warps=2,
+        **early(),
     )
     return queries
