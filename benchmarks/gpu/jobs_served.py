@@ -73,6 +73,7 @@ def ground(bench: Bench) -> Iterator[Ground]:
 def _start(on: Ground) -> None:
     source = on.checkpoint("a")
     on.bench.measured("A11.cold", on.start(), "`bireme up`: operator, router and worker included")
+    _phases(on.serving())
     on.bench.measured("A11.warm", on.start(), _phases(on.serving()))
     size = sum(file.stat().st_size for file in source.iterdir())
     on.stack.close()
@@ -84,7 +85,7 @@ def _start(on: Ground) -> None:
 
 def _phases(deployment: Deployment) -> str:
     """When the worker said what, from its log."""
-    lines = [line for line in deployment.tail().splitlines() if " rank " in line or "epoch" in line]
+    lines = [line for line in deployment.tail().splitlines() if "rank " in line or "epoch" in line]
     print("\n".join(lines), flush=True)
     return ""
 

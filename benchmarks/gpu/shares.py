@@ -16,6 +16,7 @@ PATIENCE_S = 150.0
 
 def tell_shares(bench: Bench, prefix: str, report: ProfileReport) -> None:
     """Percent of the window, mean of all ranks."""
+    assert not any(one.unseen for one in report.ranks), "nothing of the GPU was recorded"
     uses = {
         "compute": (Use.COMPUTE, Use.SAMPLING),
         "exchange": (Use.EXCHANGE,),

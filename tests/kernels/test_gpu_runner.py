@@ -10,6 +10,7 @@ import torch
 from bireme.names import Env
 from bireme.wire.control import Checkpoint
 from bireme.wire.plan import Plan, Result, Sampling
+from bireme_worker.models import page_lock
 from bireme_worker.models.progress import Progress
 from bireme_worker.parallel.communicator import SoloCommunicator
 from bireme_worker.parallel.gate import EpochGate
@@ -97,7 +98,11 @@ def test_other_packed_weights_take_effect_in_place_and_in_the_graphs(tmp_path: P
 
 
 @pytest.mark.parametrize("overrides", [{}, {"rms_norm_eps": 0.5}], ids=["same configuration", "another one"])
-def test_other_weights_take_effect_in_place_and_in_the_graphs(source: Path, overrides: dict[str, float]) -> None:
+@pytest.mark.parametrize("least", [page_lock.LEAST_BYTES, 1], ids=["as they are", "locked"])
+def test_other_weights_take_effect_in_place_and_in_the_graphs(
+    source: Path, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, float], least: int
+) -> None:
+    monkeypatch.setattr(page_lock, "LEAST_BYTES", least)
     other = source.parent / "b"
     model = tiny_llama(**overrides)
     with torch.no_grad():
@@ -107,7 +112,10 @@ def test_other_weights_take_effect_in_place_and_in_the_graphs(source: Path, over
     gpu = Direct(source, "cuda")
     before, address = gpu.outputs(Sampling()), next(gpu.runner.model.weights()).tensor.data_ptr()
     staged = read_beside(gpu.pod, 0, Checkpoint(str(other), "2"), gpu.runner.model.config, lambda reader: reader)
-    gpu.runner.exchange(staged)
+    locked = page_lock.PageLock(gpu.runner.device)
+    locked.lock((tensor for weight in staged.weights() for tensor in weight.tensors()), lambda: None)
+    gpu.runner.exchange(staged, locked)
+    locked.release()
     after = gpu.outputs(Sampling())
     assert after == Direct(other, "cpu").outputs(Sampling()) != before
     assert next(gpu.runner.model.weights()).tensor.data_ptr() == address

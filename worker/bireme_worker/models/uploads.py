@@ -27,6 +27,8 @@ class Uploads:
     """
 
     def __init__(self, device: torch.device) -> None:
+        if device.type == "cuda" and device.index is None:  # a thread can only be given a numbered one
+            device = torch.device("cuda", torch.cuda.current_device())
         self._device = device
         self._before = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
         threads = min(os.cpu_count() or 1, MOST_THREADS)

@@ -29,6 +29,11 @@ def batch_sizes(rows: int) -> list[int]:
     return sorted({size for size in (*SMALL_SIZES, *steps) if size < most} | {most})
 
 
+def telling_sizes(rows: int) -> list[int]:
+    """Sizes whose steps want all the kernels that any does: these follow from the next power of two."""
+    return sorted({1 << (size - 1).bit_length(): size for size in batch_sizes(rows)}.values())
+
+
 class DecodeGraphs:
     """Graphs of ``compute``, the whole device side of a step, for up to ``rows`` rows."""
 

@@ -25,6 +25,7 @@ from bireme_worker.models.shard import Shard
 from bireme_worker.models.stages import stage_layers
 from bireme_worker.rank.device import choose_device, dtype_of, kv_blocks
 from bireme_worker.rank.inputs import Inputs
+from bireme_worker.rank.phases import Phases
 from bireme_worker.rank.runner import Runner
 from bireme_worker.rank.slots import Slots
 from bireme_worker.rank.staging import Wrap, check_fit
@@ -35,28 +36,39 @@ if TYPE_CHECKING:
     from bireme_worker.parallel.exchange import Exchange
 
 
-def load_runner(identity: Identity, rank: int, checkpoint: Checkpoint, progress: Progress) -> Runner:
-    """Read this rank's share of ``checkpoint`` and return what computes with it.
+def load_runner(
+    identity: Identity, rank: int, checkpoint: Checkpoint, progress: Progress, phases: Phases | None = None
+) -> Runner:
+    """Read this rank's share of ``checkpoint`` and return what computes with it; ``phases`` are told.
 
     Raises:
         CheckpointError: the files are not what they must be (exit code 65).
         ConfigurationError: the deployment asks for what this model can't do (exit code 64).
     """
     with closing(open_checkpoint(Path(checkpoint.source))) as reader:
-        return read_runner(identity, rank, reader, progress, Path(checkpoint.source))
+        return read_runner(identity, rank, reader, progress, Path(checkpoint.source), phases=phases)
 
 
 def read_runner(
-    identity: Identity, rank: int, reader: CheckpointReader, progress: Progress, source: Path | None = None
+    identity: Identity,
+    rank: int,
+    reader: CheckpointReader,
+    progress: Progress,
+    source: Path | None = None,
+    *,
+    phases: Phases | None = None,
 ) -> Runner:
     """The same from an open checkpoint; ``source``, where it lies, lets it be cached.
 
     Raises:
         CheckpointError, ConfigurationError: as ``load_runner``.
     """
+    phases = phases or Phases()
     device = choose_device(identity, rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        torch.cuda.synchronize()  # the context, which takes a while
+    phases.end("device")
     model = _describe(identity, rank, reader, device)
     longest = context_length(model.config, identity.max_model_length)
     if device.type == "cpu" or identity.kv_bytes:
@@ -66,6 +78,7 @@ def read_runner(
     else:
         load_rank(identity, source, model, reader, Where(rank, device))
     _adapt(model, identity, device)
+    phases.end("weights")
     links = _links(model, identity, rank, device)
     blocks = kv_blocks(model, identity, device)
     config, layers = model.config, model.stage
@@ -83,7 +96,11 @@ def read_runner(
     slots = Slots(rows, longest, blocks, vocabulary, device, paged=not config.is_encoder)
     inputs = Inputs(max(identity.max_batched_tokens, rows), rows, device, identity.speculation)
     runner = Runner(model, cache, slots, inputs, progress, links=links)
+    phases.end("cache")
+    count = runner.compile_ahead()
+    phases.end(f"{count} kernels")
     runner.capture()
+    phases.end("graphs")
     return runner
 
 

@@ -59,6 +59,7 @@ from bireme_worker.profiling.recorder import Recorder
 from bireme_worker.rank.control import Control
 from bireme_worker.rank.errors import BadPlan
 from bireme_worker.rank.loading import load_runner, read_beside
+from bireme_worker.rank.phases import Phases
 from bireme_worker.rank.readiness import get_ready
 from bireme_worker.rank.runner import Runner
 from bireme_worker.rank.serving import Serving
@@ -115,9 +116,12 @@ class RankProcess:
             self._stager.drop()
             self._runner = None  # two models need not fit
             self._progress.phase = "Loading"
-            self._runner = load_runner(self._identity, self._rank, checkpoint, self._progress)
+            phases = Phases()
+            self._runner = load_runner(self._identity, self._rank, checkpoint, self._progress, phases)
+            # Not on stderr, whose last line explains an exit.
+            print(f"rank {self._rank}: {phases}", flush=True)
             self._loaded = checkpoint
-            self._stager.serves(self._runner.model)
+            self._stager.serves(self._runner.model, self._runner.device)
             gc.collect()
             gc.freeze()  # what lives as long as the process need not be walked in every collection
             self._progress.phase = "Idle"
@@ -144,9 +148,9 @@ class RankProcess:
 
     def _exchange(self, runner: Runner, staged: Staging) -> None:
         assert staged.model is not None
-        release_later(runner.exchange(staged.model))
+        release_later(runner.exchange(staged.model, staged.locked), staged.locked)
         self._loaded = staged.checkpoint
-        self._stager.serves(staged.model)
+        self._stager.serves(staged.model, runner.device)
 
     def _serve(self, form: Form) -> None:
         assert self._runner is not None, "Form came before Load"

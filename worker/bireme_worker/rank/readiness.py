@@ -13,6 +13,7 @@ import torch
 from bireme.names import Env
 
 MODULES: Final = (
+    "bireme_worker.kernels.ahead",
     "bireme_worker.kernels.attention",
     "bireme_worker.kernels.draw",
     "bireme_worker.kernels.gemv",

@@ -16,6 +16,7 @@ from bireme.wire.plan import Logprobs, Plan, Result, Row, pack_ids
 from bireme_worker.models.bert import Encoder
 from bireme_worker.models.kv_cache import KVCache
 from bireme_worker.models.lora import AdapterStep
+from bireme_worker.models.page_lock import LEAST_BYTES, PageLock
 from bireme_worker.models.progress import Progress
 from bireme_worker.models.registry import StageModel
 from bireme_worker.models.transfer import upload
@@ -24,7 +25,7 @@ from bireme_worker.parallel.communicator import Communicator, SoloCommunicator
 from bireme_worker.parallel.gate import EpochGate
 from bireme_worker.profiling.marks import mark, marked
 from bireme_worker.profiling.parts import Part
-from bireme_worker.rank.graphs import DecodeGraphs
+from bireme_worker.rank.graphs import DecodeGraphs, padded, telling_sizes
 from bireme_worker.rank.inputs import Inputs, Shape
 from bireme_worker.rank.slots import Slots
 from bireme_worker.sampling.draw import Draw
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 MAX_UNREAD: Final = 64
 """Steps whose sampled ids may lie unread in the token connection of stage 0; far more than any depth of plans."""
 WARM_UP: Final = Row(slot=0, start=0, count=1, ids=pack_ids([0]), blocks=(0,), output=0)
+PROMPT: Final = Row(slot=0, start=0, count=2, ids=pack_ids([0, 0]), blocks=(), output=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +91,34 @@ class Runner:
         device: torch.device = self.inputs.ids.device
         return device
 
+    def compile_ahead(self) -> int:
+        """Compile what decode steps and a prompt want, side by side. Before the first ``capture``; returns how many."""
+        if not self._captures:
+            return 0
+        from bireme_worker.kernels.ahead import compile_ahead  # noqa: PLC0415  Triton is there only beside a GPU
+
+        communicator, self._communicator = self._communicator, self._alone()
+        with torch.inference_mode():
+            count = compile_ahead(self._try_steps)
+        self._communicator = communicator
+        return count
+
+    def _try_steps(self) -> None:
+        self._compute(self.inputs.fill((PROMPT,), self.slots))
+        self.inputs.fill((), self.slots)
+        for size in telling_sizes(self.slots.count):
+            self._compute(padded(size))
+
+    @property
+    def _captures(self) -> bool:
+        return self.device.type == "cuda" and not isinstance(self.model, Encoder)
+
     def capture(self) -> None:
         """Capture decode steps, where the device has graphs. Between steps.
 
         The first time every step is also run, alone: no epoch has begun, so a group's transfers go nowhere.
         """
-        if self.device.type != "cuda" or isinstance(self.model, Encoder):
+        if not self._captures:
             return
         is_first, communicator = self._graphs is None, self._communicator
         self._graphs = self._graphs or DecodeGraphs(self._compute, self.slots.count)
@@ -114,11 +138,12 @@ class Runner:
 
         return alone(gate, self.links)
 
-    def exchange(self, model: StageModel) -> StageModel:
+    def exchange(self, model: StageModel, locked: PageLock | None = None) -> StageModel:
         """Compute with other weights of the same shapes from the next launch on; returns the old ones.
 
         On the CPU only the weights' addresses change, and everything derived from them or their configuration comes
-        with them. A GPU has no room for two models and its graphs know addresses: there the values are copied.
+        with them. A GPU has no room for two models and its graphs know addresses: there the values are copied, fastest
+        those that are ``locked``.
         """
         old = self.model
         if self.device.type == "cpu":
@@ -128,7 +153,7 @@ class Runner:
         with Uploads(self.device) as uploads:
             for mine, new in pairs:
                 for kept, value in zip(mine.tensors(), new.tensors(), strict=True):
-                    uploads.copy_whole(value, kept)
+                    _send(value, kept, uploads, locked)
         if model.config == old.config:
             return model
         for mine, new in pairs:
@@ -282,6 +307,15 @@ class Runner:
         ids = torch.empty_like(slots)
         self._communicator.recv_tokens(ids)
         self.slots.last_sample.index_copy_(0, slots, ids)
+
+
+def _send(source: torch.Tensor, target: torch.Tensor, uploads: Uploads, locked: PageLock | None) -> None:
+    if locked is not None and locked.holds(source) and target.is_contiguous():
+        locked.copy(source, target)
+    elif source.nbytes < LEAST_BYTES:
+        target.copy_(source)
+    else:
+        uploads.copy_whole(source, target)
 
 
 def _adapters_of(model: StageModel) -> AdapterStep | None:

@@ -1,7 +1,8 @@
 """The next weights, read and verified beside the served ones by a thread that gives way to the steps.
 
 On the CPU a commit then exchanges one model for the other between two steps: to copy into the served tensors would
-touch every byte while clients wait, and saves no memory, because both are whole in memory by then anyway.
+touch every byte while clients wait, and saves no memory, because both are whole in memory by then anyway. For a GPU the
+new weights are locked in the host's memory, from where it takes them at the speed of its bus.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from bireme_worker.checkpoints.config import ModelConfig
 from bireme_worker.checkpoints.errors import CheckpointError, UnsupportedCheckpoint
 from bireme_worker.checkpoints.reader import CheckpointReader, TensorInfo
 from bireme_worker.models.errors import ConfigurationError
+from bireme_worker.models.page_lock import PageLock
 from bireme_worker.models.registry import StageModel
 
 _RELEASE_AFTER_S: Final = 0.5
@@ -38,11 +40,12 @@ class Abandoned(Exception):
 
 
 class Staging:
-    """One attempt. ``model`` is set when it has succeeded."""
+    """One attempt. ``model`` is set when it has succeeded, and ``locked`` where a GPU shall read it."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self.model: StageModel | None = None
+        self.locked: PageLock | None = None
         self.abandoned = threading.Event()
 
     def heed(self) -> None:
@@ -63,12 +66,13 @@ class Stager:
         self._read = read
         self._send = send
         self._served: ModelConfig | None = None
+        self._device = torch.device("cpu")
         self._current: Staging | None = None
         self._thread: threading.Thread | None = None
 
-    def serves(self, model: StageModel) -> None:
-        """What staged weights must fit from now on."""
-        self._served = model.config
+    def serves(self, model: StageModel, device: torch.device) -> None:
+        """What staged weights must fit from now on, and where they shall go."""
+        self._served, self._device = model.config, device
 
     def hear(self, message: Stage | Discard) -> None:
         """Begin to stage, or drop what is staged."""
@@ -107,9 +111,12 @@ class Stager:
             assert self._served is not None, "Stage came before Load"
             if self._rank == 0:  # once per pod: its ranks read the same files
                 verify(Path(staging.checkpoint.source), staging.heed)
-            staging.model = self._read(
-                staging.checkpoint, self._served, lambda reader: _Interruptible(reader, staging.heed)
-            )
+            model = self._read(staging.checkpoint, self._served, lambda reader: _Interruptible(reader, staging.heed))
+            if self._device.type == "cuda":
+                torch.cuda.set_device(self._device)  # a thread begins on the first GPU
+                staging.locked = PageLock(self._device)
+                staging.locked.lock((part for weight in model.weights() for part in weight.tensors()), staging.heed)
+            staging.model = model
         except Abandoned:
             return
         except (CheckpointError, ConfigurationError, OSError, MemoryError) as failure:
@@ -136,10 +143,12 @@ def check_fit(found: ModelConfig, served: ModelConfig) -> None:
         )
 
 
-def release_later(model: StageModel) -> None:
+def release_later(model: StageModel, locked: PageLock | None) -> None:
     """Free the old weights without holding up the next step."""
 
     def release() -> None:
+        if locked is not None:
+            locked.release()
         for weight in model.weights():
             weight.tensor, weight.quantized = torch.empty(0), None
 
