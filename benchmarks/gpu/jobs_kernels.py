@@ -68,8 +68,11 @@ def _all(on: Ground) -> None:
     on.bench.measured("A14.prefill", next(iter(shares.values())), f"{note}; ceiling {on.rate / 1e12:.0f} TFLOP/s")
 
 
-def _step(rows: int, context: int, new: int) -> PagedStep:
-    """A step as the model makes it: ``new`` tokens at the end of each row, whose blocks lie anywhere."""
+def _step(rows: int, context: int, new: int, size: int = SIZE) -> PagedStep:
+    """A step as the model makes it: ``new`` tokens at the end of each row, whose blocks lie anywhere.
+
+    With ``size`` 0 all rows are read by their pages.
+    """
     blocks = -(-context // BLOCK_SIZE)
     places = torch.arange(context - new, context, device="cuda").repeat(rows)
     spans = tuple((row * new, (row + 1) * new, context) for row in range(rows)) if new > 1 else ()
@@ -84,7 +87,7 @@ def _step(rows: int, context: int, new: int) -> PagedStep:
         spans=spans,
         lengths=() if spans else (context,) * rows,
     )
-    backend = PagedBackend(HeadShard.of(Shard(0, 1), HEADS, KV_HEADS), torch.bfloat16)
+    backend = PagedBackend(HeadShard.of(Shard(0, 1), HEADS, KV_HEADS), torch.bfloat16, size=size)
     return backend.prepare(batch, torch.ones(SIZE // 2, device="cuda"))
 
 
@@ -103,11 +106,11 @@ def _decode(on: Ground, rows: int, context: int) -> float:
     return 100 * size / (us * 1e-6) / on.bandwidth
 
 
-def _prefill(on: Ground, rows: int, tokens: int) -> float:
+def _prefill(on: Ground, rows: int, tokens: int, size: int = SIZE) -> float:
     """Percent of the matrix rate, causal operations counted."""
     caches = _caches(rows, tokens, 2)
     queries = torch.randn((rows * tokens, HEADS, SIZE), device="cuda", dtype=torch.bfloat16)
-    step = _step(rows, tokens, tokens)
+    step = _step(rows, tokens, tokens, size)
     us = graph_us(lambda number: step.attend(queries, caches[number % 2]), 8)
     operations = rows * 2 * 2 * HEADS * SIZE * tokens * (tokens + 1) / 2
     return 100 * operations / (us * 1e-6) / on.rate

@@ -1,4 +1,4 @@
-"""How prefill attention should be cut: every `Tile` that compiles, as a share of the matrix rate of this card.
+"""How prefill attention by pages should be cut: every `Tile` that compiles, as a share of the matrix rate of this card.
 
     python -m benchmarks.gpu.tiles
 
@@ -35,7 +35,7 @@ def _cut(tile: Tile) -> Iterator[None]:
 
 def _shares(on: Ground, tile: Tile) -> list[float]:
     with _cut(tile):
-        return [round(_prefill(on, rows, tokens), 1) for rows, tokens in PREFILLS]
+        return [round(_prefill(on, rows, tokens, size=0), 1) for rows, tokens in PREFILLS]
 
 
 def main() -> None:

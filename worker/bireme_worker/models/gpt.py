@@ -151,7 +151,7 @@ class GPT:
         if device.type == "cuda":
             from bireme_worker.models.layers.paged import PagedBackend  # noqa: PLC0415  Triton, only beside a GPU
 
-            self.backend = PagedBackend(self.heads, self.dtype)
+            self.backend = PagedBackend(self.heads, self.dtype, size=self.config.head_dim)
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter once, in load order."""

@@ -158,7 +158,10 @@ class Llama:
         if device.type == "cuda":
             from bireme_worker.models.layers.paged import PagedBackend  # noqa: PLC0415  Triton, only beside a GPU
 
-            self._backends = {kind: PagedBackend(self.heads, self.dtype, kind.rule) for kind in self._frequencies}
+            self._backends = {
+                kind: PagedBackend(self.heads, self.dtype, kind.rule, self.config.head_dim)
+                for kind in self._frequencies
+            }
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter once, in load order."""

@@ -9,6 +9,7 @@ from bireme.names import Env
 from bireme_worker.identity import Identity
 from bireme_worker.models.errors import ConfigurationError
 from bireme_worker.models.kv_cache import BLOCK_SIZE, FORMATS, block_bytes
+from bireme_worker.models.layers.flattening import reserved_bytes
 from bireme_worker.models.registry import StageModel
 from bireme_worker.quant.gpu import FP8_CAPABILITY
 
@@ -68,7 +69,8 @@ def kv_blocks(model: StageModel, identity: Identity, device: torch.device) -> in
     one = block_bytes(model.stage.count, model.heads.kv_count, model.config.head_dim, model.dtype, packed)
     if not kv_bytes and not identity.kv_fraction and device.type == "cpu":
         return max(CPU_KV_BYTES // one, LEAST_BLOCKS)
-    asked = kv_bytes or int(_free_bytes(device, identity.tensor) * (identity.kv_fraction / 100 or KV_FRACTION))
+    free = max(_free_bytes(device, identity.tensor) - reserved_bytes(device, model.dtype, packed), 0)
+    asked = kv_bytes or int(free * (identity.kv_fraction / 100 or KV_FRACTION))
     if asked < 2 * one:
         what = f"engine.kvCache.bytes is {asked}" if kv_bytes else f"{asked} bytes are left for the cache"
         raise ConfigurationError(

@@ -14,7 +14,8 @@ import torch
 
 from bireme.wire.plan import Logprobs, Plan, Result, Row, pack_ids
 from bireme_worker.models.bert import Encoder
-from bireme_worker.models.kv_cache import KVCache
+from bireme_worker.models.kv_cache import BLOCK_SIZE, KVCache
+from bireme_worker.models.layers.flattening import LEAST_CONTEXT, LEAST_TOKENS, is_able
 from bireme_worker.models.lora import AdapterStep
 from bireme_worker.models.page_lock import LEAST_BYTES, PageLock
 from bireme_worker.models.progress import Progress
@@ -40,6 +41,15 @@ MAX_UNREAD: Final = 64
 """Steps whose sampled ids may lie unread in the token connection of stage 0; far more than any depth of plans."""
 WARM_UP: Final = Row(slot=0, start=0, count=1, ids=pack_ids([0]), blocks=(0,), output=0)
 PROMPT: Final = Row(slot=0, start=0, count=2, ids=pack_ids([0, 0]), blocks=(), output=0)
+LONG_PROMPT: Final = Row(
+    slot=0,
+    start=LEAST_CONTEXT - LEAST_TOKENS,
+    count=LEAST_TOKENS,
+    ids=pack_ids([0] * LEAST_TOKENS),
+    blocks=(),
+    output=0,
+)
+"""One that is gathered, where any is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +115,10 @@ class Runner:
 
     def _try_steps(self) -> None:
         self._compute(self.inputs.fill((PROMPT,), self.slots))
+        longest = self.slots.block_table.shape[1] * BLOCK_SIZE
+        room = longest >= LEAST_CONTEXT and len(self.inputs.ids) >= LEAST_TOKENS
+        if room and is_able(self.device, self.model.dtype):
+            self._compute(self.inputs.fill((LONG_PROMPT,), self.slots))
         self.inputs.fill((), self.slots)
         for size in telling_sizes(self.slots.count):
             self._compute(padded(size))
