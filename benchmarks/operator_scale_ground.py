@@ -8,7 +8,7 @@ import asyncio
 import ssl
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,12 +27,26 @@ from tests.controlplane.build import ensure
 from tests.controlplane.cluster import WHOLE, ControlPlane, control_plane
 from tests.controlplane.crds import await_established
 from tests.controlplane.programs import Program
-from tests.fleet.kwok import Kwok
+from tests.fleet.kwok import LOOPBACK, Kwok
 
 _ROOT: Final = Path(__file__).parent.parent
 _AT_ONCE: Final = 32
 _CLIENT_RATE: Final = 2000
+_GATHERED_S: Final = 1
+_GO: Final = {"GOGC": "400"}
+_BEHIND: Final = "10"
+_NOWHERE: Final = "10.64.0.0/12"
 _KWOK_WORKERS: Final = 16
+
+
+_UNLIMITED: Final = Settings(
+    audit=True,
+    node_monitor_grace_seconds=50,
+    client_rate=_CLIENT_RATE,
+    # Without that rate each pod would have all addresses of its Service written anew.
+    endpoints_gathered_seconds=_GATHERED_S,
+    environment=_GO,
+)
 
 
 @dataclass(frozen=True)
@@ -44,29 +58,49 @@ class Ground:
 
 
 @contextmanager
-def ground(nodes: int, *, throttled: bool = False) -> Iterator[Ground]:
+def ground(nodes: int, *, throttled: bool = False, dialled: bool = False) -> Iterator[Ground]:
     """A whole control plane with the CRD and ``nodes`` KWOK nodes of 32 devices each.
 
     Scheduler, controller manager and KWOK are kept by nothing but the machine, unless they are ``throttled``: by
     Kubernetes' defaults the scheduler binds 50 pods a second, and one KWOK changes 4 pods at a time for all its nodes.
+    Pods have addresses of this machine where they are ``dialled``; no Service takes those, so only there.
     """
     programs = ensure((*WHOLE, Program.KUBECTL, Program.KWOK))
-    limits = Settings(audit=True, node_monitor_grace_seconds=50, client_rate=0 if throttled else _CLIENT_RATE)
+    settings = Settings(audit=True, node_monitor_grace_seconds=50) if throttled else _UNLIMITED
     with (
         tempfile.TemporaryDirectory(prefix="operator-scale-") as name,
-        control_plane(Path(name) / "plane", programs, limits) as plane,
+        control_plane(Path(name) / "plane", programs, settings) as plane,
     ):
         applied = plane.kubectl("apply", "-f", str(_ROOT / COMMITTED))
         assert applied.returncode == 0, applied.stderr
         await_established(plane, "-f", str(_ROOT / COMMITTED))
-        workers = 0 if throttled else _KWOK_WORKERS
-        kwok = Kwok(plane, programs[Program.KWOK], Path(name), lease_seconds=40, workers=workers)
+        kwok = Kwok(
+            plane,
+            programs[Program.KWOK],
+            Path(name),
+            lease_seconds=40,
+            workers=0 if throttled else _KWOK_WORKERS,
+            addresses=LOOPBACK if dialled else _NOWHERE,
+            environment=settings.environment,
+        )
         try:
             kwok.add_nodes(nodes, gpus=32)
-            parts = {str(program): process.pid for program, process in plane.running.items()}
-            yield Ground(plane, {**parts, "kwok": kwok.pid})
+            parts = {str(program): process.pid for program, process in plane.running.items()} | {"kwok": kwok.pid}
+            if not throttled:
+                _step_back(parts.values())
+            yield Ground(plane, parts)
         finally:
             kwok.close()
+
+
+def _step_back(processes: Iterable[int]) -> None:
+    """Let others go first: in a cluster the operator does not wait for a core behind the control plane.
+
+    Each part has its own session, and where the kernel shares the cores by session only the session's weight counts.
+    """
+    for pid in processes:
+        with suppress(FileNotFoundError):
+            Path(f"/proc/{pid}/autogroup").write_text(_BEHIND, encoding="ascii")
 
 
 def namespace_of(plane: ControlPlane, name: str) -> str:

@@ -22,22 +22,27 @@ _ANSWERED: Final = "ResponseComplete"
 
 @dataclass
 class Meter:
-    """CPU time of some processes between two looks, in seconds."""
+    """CPU time of some processes between two looks, in seconds; ``others_s`` is that of all other processes."""
 
     processes: Mapping[str, int]
     took_s: float = 0.0
+    others_s: float = 0.0
+    _all_before: float = 0.0
     _began: float = 0.0
     _before: dict[str, float] = field(default_factory=dict)
 
     def start(self) -> None:
         """Begin to count."""
         self._began = time.monotonic()
+        self._all_before = _all_cpu_s()
         self._before = {name: _cpu_s(pid) for name, pid in self.processes.items()}
 
     def read(self) -> dict[str, float]:
         """CPU seconds of each since `start`."""
         self.took_s = time.monotonic() - self._began
-        return {name: _cpu_s(pid) - self._before[name] for name, pid in self.processes.items()}
+        spent = {name: _cpu_s(pid) - self._before[name] for name, pid in self.processes.items()}
+        self.others_s = max(_all_cpu_s() - self._all_before - sum(spent.values()), 0.0)
+        return spent
 
 
 def peak_rss_mb(pid: int) -> float:
@@ -49,6 +54,11 @@ def peak_rss_mb(pid: int) -> float:
 def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _all_cpu_s() -> float:
+    user, nice, system, _, _, *interrupts = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9])
+    return (user + nice + system + sum(interrupts)) / _TICKS
 
 
 class Replaced(NamedTuple):

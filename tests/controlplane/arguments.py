@@ -3,7 +3,8 @@
 Where a default is changed the reason stands beside it; everything else behaves as in any cluster.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,10 @@ class Settings:
     """How long a node's Lease may stand still before the node is tainted. Kubernetes waits 50 s; tests can't."""
     client_rate: int = 0
     """Requests a second that scheduler and controller manager allow themselves; 0: Kubernetes' own 50 and 20."""
+    endpoints_gathered_seconds: int = 0
+    """How long changes of a Service's endpoints are gathered into one write; Kubernetes itself doesn't wait."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What each program finds in its environment beside what is there anyway, such as the settings of Go's runtime."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ def arguments(program: Program, files: Files, ports: Ports, settings: Settings) 
         case Program.API_SERVER:
             return _api_server(files, ports) + (_audit(files) if settings.audit else [])
         case Program.CONTROLLER_MANAGER:
-            return _controller_manager(files, ports, settings) + _rate(settings)
+            return _controller_manager(files, ports, settings) + _gathered(settings) + _rate(settings)
         case Program.SCHEDULER:
             return _scheduler(files, ports) + _rate(settings)
         case _:
@@ -160,6 +165,12 @@ def _controller_manager(files: Files, ports: Ports, settings: Settings) -> list[
         f"--node-monitor-grace-period={settings.node_monitor_grace_seconds}s",
         "--node-monitor-period=1s",
     ]
+
+
+def _gathered(settings: Settings) -> list[str]:
+    period = settings.endpoints_gathered_seconds
+    kinds = ("endpoint", "endpointslice") if period else ()
+    return [f"--{kind}-updates-batch-period={period}s" for kind in kinds]
 
 
 def _scheduler(files: Files, ports: Ports) -> list[str]:

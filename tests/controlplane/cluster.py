@@ -128,7 +128,7 @@ class ControlPlane:
         with self.files.log(program).open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, _TETHER, self._programs[program], *own],
-                env=child_environment({}),
+                env=child_environment({**self._settings.environment}),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

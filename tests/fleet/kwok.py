@@ -21,7 +21,8 @@ from tests.fleet.node import RACK, ZONE, Shape
 
 _ANNOTATION: Final = "kwok.x-k8s.io/node"
 _PER_RACK: Final = 10
-_POD_ADDRESSES: Final = "127.16.0.0/12"
+LOOPBACK: Final = "127.16.0.0/12"
+"""Addresses at which a process of this machine can answer. No Service may lead to them."""
 _LEASE_SECONDS: Final = 12
 """Renewed four times as often: a node whose Lease stands still takes the readiness of its pods along, for good here."""
 
@@ -85,11 +86,13 @@ def stages() -> list[Object]:
     unready = {"key": ready, "operator": "NotIn", "values": ["True"]}
     stays = {"key": ".metadata.deletionTimestamp", "operator": "DoesNotExist"}
     goes = {"key": ".metadata.deletionTimestamp", "operator": "Exists"}
+    # Of an end without grace, as its own, the server tells once more before the pod is gone.
+    in_time = {"key": ".metadata.deletionGracePeriodSeconds | tostring", "operator": "NotIn", "values": ["0"]}
     pending = {"key": ".status.phase", "operator": "In", "values": ["Pending"]}
     return [
         _stage("node-ready", "Node", [unready], {"statusTemplate": _NODE_READY}),
         _stage("pod-running", "Pod", [stays, pending], {"statusTemplate": _POD_RUNNING}),
-        _stage("pod-delete", "Pod", [goes], {"delete": True}),
+        _stage("pod-delete", "Pod", [goes, in_time], {"delete": True}),
     ]
 
 
@@ -99,10 +102,21 @@ def _configuration(workers: int) -> Object:
 
 
 class Kwok:
-    """One KWOK process and the nodes that were made for it. ``workers``: pods it changes at once; 0: its own four."""
+    """One KWOK process and the nodes that were made for it.
+
+    ``workers``: pods it changes at once; 0: its own four. ``addresses``: where pods get theirs from.
+    """
 
     def __init__(
-        self, plane: ControlPlane, program: Path, directory: Path, lease_seconds: int = _LEASE_SECONDS, workers: int = 0
+        self,
+        plane: ControlPlane,
+        program: Path,
+        directory: Path,
+        *,
+        lease_seconds: int = _LEASE_SECONDS,
+        workers: int = 0,
+        addresses: str = LOOPBACK,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._plane = plane
         self._prefix = f"kwok-{secrets.token_hex(3)}"
@@ -114,9 +128,9 @@ class Kwok:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, tether.__file__, program, f"--kubeconfig={plane.kubeconfig}", f"--config={config}",
-                 f"--manage-nodes-with-annotation-selector={_ANNOTATION}={self._prefix}", f"--cidr={_POD_ADDRESSES}",
+                 f"--manage-nodes-with-annotation-selector={_ANNOTATION}={self._prefix}", f"--cidr={addresses}",
                  f"--node-lease-duration-seconds={lease_seconds}", "--node-ip=127.0.0.1"],
-                env=child_environment({}), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env=child_environment({**(environment or {})}), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
     @property
