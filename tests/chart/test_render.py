@@ -56,8 +56,10 @@ def test_every_pod_meets_the_restricted_level_and_writes_only_where_it_may(helm:
 def test_an_operator_of_namespaces_has_no_right_outside_of_them(helm: Helm) -> None:
     objects = helm.render("--values", CHART / "ci" / "namespaced-values.yaml")
     assert not [body for body in objects if body["kind"] in CLUSTER_WIDE - {"ClusterRole"}]
-    # The metrics reader's is bound in the two namespaces only.
+    # The metrics reader's is bound in the two namespaces and, for the operator's metrics, in the release's own.
     assert [body["metadata"]["name"] for body in objects if body["kind"] == "ClusterRole"] == ["bireme-metrics-reader"]
+    readers = [body["metadata"] for body in objects if body["metadata"]["name"] == "bireme-metrics-reader"]
+    assert [one["namespace"] for one in readers if "namespace" in one] == ["team-a", "team-b", "bireme-system"]
     bound = {
         body["metadata"]["namespace"]
         for body in objects

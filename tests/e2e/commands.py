@@ -19,8 +19,9 @@ def run(
     timeout: float | None = 600,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    complaints: bool = False,
 ) -> str:
-    """Return what ``command`` prints.
+    """Return what ``command`` prints; with ``complaints``, what it wrote to its standard error comes first.
 
     Raises:
         CommandFailed: it ended with another code than 0, or not in time.
@@ -36,7 +37,7 @@ def run(
         raise CommandFailed(
             f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-4000:]}{done.stdout[-2000:]}"
         )
-    return done.stdout
+    return done.stderr + done.stdout if complaints else done.stdout
 
 
 def works(*command: str | Path, timeout: float = 60) -> bool:

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bireme.names import GroupState
+from bireme.names import GroupState, Label
+from tests.e2e.commands import run
 from tests.e2e.conftest import TOKENS
 from tests.e2e.ground import DEPLOYMENT, NEXT_WORKER, URL, Cluster, worker_image
 from tests.e2e.release import SYSTEM, install, install_previous
@@ -17,21 +18,28 @@ _OPERATOR = "app.kubernetes.io/component=operator"
 def test_a_drained_node_gives_up_its_group_without_a_failed_request(demo: Cluster, times: Times) -> None:
     node, places = demo.quiet_node()
     before = demo.uids()
+    demo.eventually(lambda: budgets_hold(demo), within=60)
     try:
         with steady(URL) as load:
             began = time.monotonic()
-            demo.kubectl(
-                "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s", timeout=320
-            )  # fmt: skip
+            words = ("kubectl", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s")
+            told = run(*words, timeout=320, complaints=True)
             times.note("drained after", time.monotonic() - began)
             demo.await_ready()
         load.check()
+        assert "violate the pod's disruption budget" in told, "an eviction is answered by 429 until its group has moved"
         assert node not in {pod["spec"].get("nodeName") for pod in demo.stages().values()}
         groups = {group for group, _ in places}
         others = {place: uid for place, uid in before.items() if place[0] not in groups}
         assert others.items() <= demo.uids().items()
     finally:
         demo.kubectl("uncordon", node)
+
+
+def budgets_hold(demo: Cluster) -> bool:
+    """Whether the Eviction API spares both groups: a budget is made after its group serves."""
+    budgets = [one.get("status", {}) for one in demo.items("pdb", "-l", f"{Label.DEPLOYMENT}={DEPLOYMENT}")]
+    return len(budgets) == 2 and all(0 < one.get("desiredHealthy", 0) <= one["currentHealthy"] for one in budgets)
 
 
 def test_a_kubelet_that_stops_costs_nothing_and_its_group_moves_after_a_while(
