@@ -19,6 +19,8 @@ from bireme_operator.plan.rest import Rest
 from bireme_operator.plan.rollout import is_leaving
 
 TEXT_LIMIT = 1024
+_NO_QUOTA = "exceeded quota"
+"""What an API server says, of whatever kind."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def describe(
     if memory.progress and memory.progress.failed and memory.progress.key == desired.rendering.key:
         judged |= _given_up(desired, memory, memory.progress.failed, judged[ConditionType.STALLED])
     if refusal or name_taken:
-        judged |= _refused(Reason.INVALID_TEMPLATE if refusal else Reason.NAME_TAKEN, refusal or name_taken)
+        judged |= _refused(_reason_of(refusal) if refusal else Reason.NAME_TAKEN, refusal or name_taken)
     if desired.replicas_owner:
         judged |= _two_autoscalers(desired)
     held: dict[str, Transition] = {k: _transition(memory.conditions.get(k), judged[k].holds, now) for k in judged}
@@ -196,8 +198,13 @@ def _given_up(desired: Desired, memory: Memory, failed: str, stalled: _Judged) -
 
 def _two_autoscalers(desired: Desired) -> dict[ConditionType, _Judged]:
     """The number that a HorizontalPodAutoscaler sets is followed, and somebody has to take one of the two away."""
-    message = f"{desired.replicas_owner} sets spec.replicas: remove its HorizontalPodAutoscaler, or spec.autoscaling"
+    first = "remove its HorizontalPodAutoscaler and set another number, which takes the field over"
+    message = f"{desired.replicas_owner} sets spec.replicas: {first}, or remove spec.autoscaling"
     return {ConditionType.STALLED: _Judged(True, Reason.TWO_AUTOSCALERS, message)}
+
+
+def _reason_of(refusal: str) -> Reason:
+    return Reason.QUOTA if _NO_QUOTA in refusal else Reason.INVALID_TEMPLATE
 
 
 def _refused(reason: Reason, message: str) -> dict[ConditionType, _Judged]:

@@ -102,6 +102,10 @@ def test_the_number_that_an_hpa_sets_is_followed_and_two_autoscalers_are_told_of
     writers = {one["manager"] for one in body["metadata"]["managedFields"] if "f:spec" in one["fieldsV1"]}
     assert "kube-controller-manager" in writers
     assert not any(writer.startswith("bireme") for writer in writers), "the spec is its owner's"
+    deployments.change(autoscaling=limits)
+    assert "set another number" in deployments.await_condition("Stalled")["message"]
+    scale(deployments, 2)
+    deployments.await_condition("Stalled", "False")
 
 
 def test_the_scale_subresource_tells_an_hpa_how_many_groups_there_are_and_which_pods_lead_them(

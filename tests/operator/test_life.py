@@ -118,6 +118,29 @@ def test_a_template_that_the_server_refuses_is_told_in_its_words_and_changes_not
     assert deployments.uids() == before
 
 
+def test_what_is_lost_while_the_server_refuses_what_is_wanted_comes_back_as_it_was(
+    deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator
+) -> None:
+    start_operator()
+    deployments.create(replicas=1, stages=2)
+    deployments.await_condition("Ready")
+    before = deployments.living()
+    deployments.change(router={"template": {"spec": {"nodeSelektor": {"gpu": "h100"}}}})
+    assert "nodeSelektor: field not declared in schema" in deployments.await_condition("Stalled")["message"]
+    deployments.change(router=None, template={"spec": {"containers": [{"name": "worker", "env": {"A": "b"}}]}})
+    eventually(lambda: "Container.spec.containers.env" in deployments.condition("Stalled").get("message", ""))
+    deployments.delete_pod(before[0, 1])
+    eventually(lambda: deployments.incarnation(0, 1) == "2")
+    eventually(lambda: deployments.get()["status"]["readyReplicas"] == 1)
+    after = deployments.living()
+    assert label(after[0, 1], Label.REVISION) == label(before[0, 1], Label.REVISION)
+    assert after[0, 0]["metadata"]["uid"] == before[0, 0]["metadata"]["uid"]
+    assert deployments.condition("Stalled")["reason"] == "InvalidTemplate"
+    deployments.change(template=None)
+    deployments.await_condition("Ready")
+    assert deployments.uids() == {place: pod["metadata"]["uid"] for place, pod in after.items()}
+
+
 def test_a_template_may_not_take_what_is_bireme_s(deployments: Deployments, start_operator: StartOperator) -> None:
     start_operator()
     deployments.create(template={"spec": {"hostname": "mine"}})
@@ -173,6 +196,22 @@ def test_what_a_deleted_deployment_had_is_collected_while_no_operator_runs(
     query = {"labelSelector": f"{Label.DEPLOYMENT}=demo"}
     urls = (f"{base}/pods", f"{base}/services", f"{base}/secrets", f"{base}/configmaps", apps)
     eventually(lambda: not any(control_plane.api.get(url, params=query).json()["items"] for url in urls))
+
+
+def test_what_a_deleted_deployment_left_behind_hinders_no_other_of_its_name(
+    deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, control_plane: ControlPlane
+) -> None:
+    start_operator()
+    deployments.create(replicas=1, stages=2)
+    deployments.await_condition("Ready")
+    left = set(deployments.uids().values())
+    url = f"{deployments.url}/demo"
+    control_plane.api.request("DELETE", url, json={"propagationPolicy": "Orphan"}).raise_for_status()
+    eventually(lambda: control_plane.api.get(url).status_code == 404)
+    deployments.create(replicas=1, stages=2)
+    deployments.await_condition("Ready")
+    assert left < {pod["metadata"]["uid"] for pod in deployments.pods()}
+    assert len(deployments.pods()) == 4
 
 
 def test_t6_a_new_object_of_the_same_name_gets_pods_of_its_own(

@@ -165,6 +165,40 @@ async def test_half_a_group_without_quota_is_taken_back_and_tried_again_after_a_
     assert not bench.pods.without_quota
 
 
+async def test_without_quota_for_a_new_group_what_makes_another_whole_is_tried_at_once_and_first(bench: Bench) -> None:
+    full = QuotaExceeded("exceeded quota: small")
+    whole = bench.stage(1, 0), bench.stage(1, 1)
+    bench.create(*whole)
+    await bench.done()
+    new, lost = bench.stage(0, 0, incarnation=3), bench.stage(1, 1, incarnation=2)
+    bench.server.refuses = {new.name: full, lost.name: full}
+    bench.create(new)
+    await bench.done()
+    bench.create(new, lost, now=1.0)
+    assert bench.pods.take_unmade() == {new.name}
+    await bench.done()
+    assert bench.pods.without_quota.keys() == {0, 1}
+    assert bench.pods.take_unmade() == {lost.name}
+    bench.create(new, lost, now=2.0)
+    assert bench.pods.take_unmade() == {new.name, lost.name}, "each of them has been refused a moment ago"
+    bench.server.refuses.clear()
+    bench.create(new, lost, now=60.0)
+    await bench.done()
+    assert bench.server.made[2:] == [lost.name, new.name]
+
+
+async def test_groups_without_quota_are_tried_again_for_as_long_as_they_are_wanted(bench: Bench) -> None:
+    made = bench.stage(1, 0)
+    bench.server.refuses[made.name] = QuotaExceeded("exceeded quota: small")
+    bench.create(made)
+    await bench.done()
+    assert bench.pods.quota_due({0, 1}, now=1.0) == QUOTA_RETRY_S
+    assert bench.pods.quota_due({0, 1}, now=QUOTA_RETRY_S) is None, "whoever is paused asks for nothing, and may wait"
+    assert bench.pods.without_quota
+    assert bench.pods.quota_due({0}, now=1.0) is None
+    assert not bench.pods.without_quota, "it is not wanted any more"
+
+
 async def test_a_pod_that_is_there_already_makes_us_look_again(bench: Bench) -> None:
     made = bench.stage(0, 0)
     bench.server.refuses[made.name] = AlreadyExists("pods already exists")

@@ -104,6 +104,12 @@ def test_a_pod_of_somebody_else_is_no_stage() -> None:
     assert record_of(pod(labels={"bireme.dev/stage": "x"})) is None
 
 
+def test_a_label_that_somebody_wrote_onto_a_stage_hides_it_from_nobody() -> None:
+    body = pod()
+    body["metadata"]["labels"]["bireme.dev/spare"] = "yes"
+    assert record_of(body) == record_of(pod())
+
+
 def test_a_late_event_never_undoes_what_is_known() -> None:
     store = Store(lambda: 100.0)
     store.see_pod(pod(5, status=container({"running": {}})))
@@ -118,6 +124,15 @@ def test_a_pod_that_is_gone_stays_gone_whatever_comes_late() -> None:
     assert store.see_pod(pod(6)) is None
     store.replace_pods(KEY, [pod(6)])
     assert store.views(KEY, "owner") == ()
+
+
+def test_a_pod_whose_labels_were_taken_and_given_back_is_there_again() -> None:
+    store = Store(lambda: 100.0)
+    store.see_pod(pod(5))
+    assert store.see_pod(pod(6), gone=True) == KEY, "for whoever watches by labels it is gone"
+    assert store.see_pod(pod(6)) is None
+    assert store.see_pod(pod(7)) == KEY
+    assert len(store.views(KEY, "owner")) == 1
 
 
 def test_an_event_that_changes_nothing_for_a_plan_asks_for_no_visit() -> None:

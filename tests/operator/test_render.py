@@ -1,5 +1,6 @@
 """What is rendered, as golden YAML: a change of a rendering is seen in review. BIREME_UPDATE_GOLDEN=1 writes it anew."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,7 @@ def test_a_router_template_that_takes_what_is_ours_is_refused_by_name(template: 
         ({"spec": {"restartPolicy": "Never"}}, "spec.template.spec.restartPolicy"),
         ({"metadata": {"name": "mine"}}, "spec.template.metadata.name"),
         ({"metadata": {"labels": {"bireme.dev/group": "7"}}}, "labels[bireme.dev/group]"),
+        ({"metadata": {"labels": {"app.kubernetes.io/component": "x"}}}, "labels[app.kubernetes.io/component]"),
         (
             {"spec": {"containers": [{"name": "worker", "env": [{"name": "BIREME_STAGE", "value": "1"}]}]}},
             "BIREME_STAGE",
@@ -221,6 +223,35 @@ def test_a_template_that_takes_what_is_ours_is_refused_by_name(template: dict[st
     with pytest.raises(InvalidTemplate, match="remove") as refusal:
         rendered(load(yaml.safe_dump(content)))
     assert blamed in str(refusal.value)
+
+
+ODD: list[Any] = ["odd", 70707, ["odd"], [70707], [{"name": {"odd": "name"}}]]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=str)
+def test_what_has_not_the_shape_of_a_pod_is_left_for_the_server_to_refuse(odd: Any) -> None:
+    content = yaml.safe_load(PLAIN)
+    env = [{"name": name, "env": odd} for name in ("worker", "router")]
+    for template in ({"metadata": {"labels": odd}}, {"spec": {"containers": odd}}, {"spec": {"containers": env}}):
+        content["spec"] |= {"template": template, "router": {"template": template}}
+        pods = [one for one in rendered(load(yaml.safe_dump(content))) if one["kind"] in {"Pod", "Deployment"}]
+        assert len(pods) > 1
+        assert all(json.dumps(odd) in json.dumps(pod) for pod in pods)
+
+
+def test_a_stage_keeps_away_from_its_predecessor_whatever_else_the_template_keeps_it_away_from() -> None:
+    other = {"labelSelector": {"matchLabels": {"app": "training"}}, "topologyKey": "kubernetes.io/hostname"}
+    content = yaml.safe_load(PLAIN)
+    apart = {"requiredDuringSchedulingIgnoredDuringExecution": [other]}
+    content["spec"]["template"] = {"spec": {"affinity": {"podAntiAffinity": apart}}}
+    pod = next(one for one in rendered(load(yaml.safe_dump(content))) if one["kind"] == "Pod")
+    own, added = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert added == other
+    assert own["labelSelector"]["matchLabels"].keys() == {
+        "bireme.dev/deployment",
+        "bireme.dev/group",
+        "bireme.dev/stage",
+    }
 
 
 def test_named_entries_are_merged_and_others_replaced() -> None:

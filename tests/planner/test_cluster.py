@@ -7,8 +7,10 @@ import pytest
 from bireme.names import ConditionType, GroupState, Reason
 from bireme.wire.state import StageState
 from bireme_operator.plan.actions import CreatePod, DeletePod
+from bireme_operator.plan.memory import without_pods
 from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
 from bireme_operator.plan.plan import plan
+from bireme_operator.plan.rest import Rest
 from bireme_operator.plan.suspects import suspects
 from tests.planner.world import START, World, document, wanted
 
@@ -66,11 +68,52 @@ def test_pods_that_the_server_refuses_are_not_made_and_nothing_that_serves_is_to
     assert conditions["Available"].status == "True"
 
 
+def test_while_the_server_refuses_what_is_wanted_what_is_lost_comes_back_as_it_was() -> None:
+    world = World(wanted())
+    world.settle()
+    old = world.desired
+    world.change(revision="rev2")
+    world.kill(world.pod(1, 1).name, 0)
+    for _ in range(5):
+        result = plan(world.desired, seen(world, refusal="unknown field"), world.memory, world.now)
+        for action in result.actions:
+            world.apply(action)
+        world.memory = result.memory
+    assert [(one.group, one.stage, one.revision) for one in world.created[4:]] == [(1, 1, old.revision)]
+    assert result.status.ready_replicas == 2
+    conditions = {condition.type: condition for condition in result.status.conditions}
+    assert (conditions["Stalled"].status, conditions["Stalled"].reason) == ("True", Reason.INVALID_TEMPLATE)
+    assert {pod.revision for pod in world.pods.values()} == {old.revision}
+    world.settle()
+    assert {pod.revision for pod in world.pods.values()} == {"rev2"}
+
+
 def test_a_group_without_quota_says_so() -> None:
     world = World(wanted(replicas=1))
     world.step()
     result = plan(world.desired, seen(world, without_quota={0: "exceeded quota: q"}), world.memory, world.now)
     assert (result.status.groups[0].state, result.status.groups[0].reason) == (GroupState.PENDING, Reason.QUOTA)
+
+
+def test_while_a_quota_is_short_no_incarnation_is_given_away_and_what_makes_a_group_whole_is_tried_once() -> None:
+    world = World(wanted(replicas=1))
+    world.settle()
+    world.desired = replace(world.desired, replicas=2)
+    world.vanish(world.pod(0, 1).name)
+    rest, short = Rest(), {"quota_is_short": True, "without_quota": {7: "exceeded quota: q"}}
+    result = plan(world.desired, seen(world, **short), world.memory, world.now, rest)
+    asked = [one for one in result.actions if isinstance(one, CreatePod)]
+    assert [(one.group, one.stage) for one in asked] == [(0, 1)]
+    memory = without_pods(result.memory, [one.name for one in asked])
+    short["without_quota"] = {0: "exceeded quota: q", 1: "exceeded quota: q"}
+    for _ in range(3):
+        again = plan(world.desired, seen(world, **short), memory, world.now, rest)
+        memory = again.memory
+        assert again.actions == ()
+        assert again.memory.groups[1].incarnations == {}
+    for action in plan(world.desired, seen(world), memory, world.now, rest).actions:
+        world.apply(action)
+    assert sorted((pod.group, pod.stage) for pod in world.pods.values()) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def placed(stage: int, **changes: object) -> PodView:

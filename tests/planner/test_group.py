@@ -88,3 +88,11 @@ def test_the_time_to_serve_again_is_measured_from_the_loss() -> None:
     world.mute.clear()
     world.step()
     assert world.step().status.groups[0].timings.total_milliseconds == 2500
+
+
+def test_of_a_leader_that_somebody_deleted_nothing_more_is_told() -> None:
+    world = serving_world()
+    pods = [replace(pod, deleting=pod.stage == 0) for pod in world.pods.values()]
+    result = plan(world.desired, seen(world, pods), world.memory, world.now)
+    assert result.status.groups[0].reason == Reason.LEADER_LOST
+    assert result.status.groups[0].message == "stage 0 is being started again"

@@ -12,9 +12,12 @@ KubeError               the message has the server's own words
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+_UNTYPED: Final = "failed to create typed patch object"
+"""What is applied does not fit the kind's fields: the server calls that an internal error, every time."""
 
 
 class KubeError(Exception):
@@ -64,7 +67,7 @@ def error_of(code: int, body: str | None) -> KubeError:
         return AlreadyExists(message) if reason == "AlreadyExists" else Conflict(message)
     if code == 403:
         return _forbidden(message, status)
-    if code in {400, 405, 413, 415, 422}:
+    if code in {400, 405, 413, 415, 422} or _UNTYPED in message:
         return Refused(message)
     return Unavailable(f"HTTP {code}: {message}")
 

@@ -25,15 +25,22 @@ def gave_up(desired: Desired, memory: Memory) -> Progress | None:
     return known if memory.good and memory.good != known.key else None
 
 
-def target(desired: Desired, memory: Memory) -> Desired:
-    """Return what is worked towards now."""
+def target(desired: Desired, memory: Memory, refusal: str = "") -> Desired:
+    """Return what is worked towards now; after a ``refusal``, that all groups stay what they are and are kept alive."""
+    good = desired.history.get(memory.good)
+    if refusal and good is not None:
+        return replace(desired.with_rendering(good), rollout=replace(desired.rollout, partition=_EVERY_GROUP))
     if gave_up(desired, memory) is None:
         return held_back(desired, memory)
-    good = desired.history.get(memory.good)
     if desired.rollout.roll_back and good is not None:
         # What is held back by `partition` is what it goes back to: nothing of that holds now.
         return replace(desired.with_rendering(good), rollout=replace(desired.rollout, partition=0))
     return replace(desired, rollout=replace(desired.rollout, partition=_EVERY_GROUP))
+
+
+def is_at_rest(desired: Desired, memory: Memory, refusal: str) -> bool:
+    """Whether nothing may be done: it is paused, or can't be made and nothing that served before is known."""
+    return desired.paused or (bool(refusal) and memory.good not in desired.history)
 
 
 def remember_rollout(

@@ -285,7 +285,12 @@ def _incomplete(memory: GroupMemory, stages: Mapping[int, PodView], desired: Des
     if not memory.served:
         return Verdict(GroupState.STARTING, Reason.PULLING, f"stage {listed} is being started")
     reason = Reason.LEADER_LOST if 0 in down else Reason.STAGE_LOST
-    return Verdict(GroupState.RECOVERING, reason, f"stage {listed} is being started again; {memory.last_death}")
+    return Verdict(GroupState.RECOVERING, reason, _because(f"stage {listed} is being started again", memory))
+
+
+def _because(message: str, memory: GroupMemory) -> str:
+    """Add what ended last, if anything is known of it: of a pod that somebody deleted nothing is."""
+    return "; ".join(filter(None, (message, memory.last_death)))
 
 
 def _if_preempted(verdict: Verdict, deleting: Sequence[PodView]) -> Verdict:
@@ -341,5 +346,5 @@ def _as_the_leader_says(
         return Verdict(without, Reason.WORKER_UNREACHABLE, message)
     if memory.served:
         reason = Reason.STAGE_LOST if newest.stage else Reason.LEADER_LOST
-        return Verdict(GroupState.RECOVERING, reason, f"stage {newest.stage} starts again; {memory.last_death}")
+        return Verdict(GroupState.RECOVERING, reason, _because(f"stage {newest.stage} starts again", memory))
     return Verdict(GroupState.STARTING, Reason.PULLING, "the stages' processes are starting")

@@ -29,6 +29,11 @@ class Draining:
     since: float
     purpose: Purpose
 
+    @property
+    def for_good(self) -> bool:
+        """Whether the group is not to be had anew."""
+        return self.purpose is not Purpose.ROLL
+
 
 @dataclass(frozen=True)
 class Failure:

@@ -140,7 +140,7 @@ class Observed:
     ``figures`` is what the routers count, None while nobody judges by it. ``spares`` are the pods that stand by;
     ``no_more_spares`` says that the backend has no room for another one now. ``conflicts`` names a disruption budget
     of somebody else that chooses a group's pods too, by group index. ``labels`` are those of the nodes, by name, as far
-    as they are known.
+    as they are known. ``quota_is_short`` says that a quota has refused pods a moment ago.
     """
 
     pods: tuple[PodView, ...] = ()
@@ -154,6 +154,7 @@ class Observed:
     no_more_spares: bool = False
     conflicts: Mapping[int, str] = field(default_factory=dict)
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    quota_is_short: bool = False
 
     @cached_property
     def by_group(self) -> Mapping[int, tuple[PodView, ...]]:
@@ -180,6 +181,10 @@ class Observed:
             )
 
         return replace(self, pods=tuple(map(mark, self.pods)), spares=tuple(map(mark, self.spares)))
+
+    def awaits_quota(self, group: int, *, begun: bool) -> bool:
+        """Whether pods of a group are not to be asked for now. What completes one that has ``begun`` is tried once."""
+        return self.quota_is_short and (group in self.without_quota or not begun)
 
     def leader(self, group: int, pod: PodView | None) -> LeaderView | None:
         """Return the word of this very pod, never that of its predecessor."""

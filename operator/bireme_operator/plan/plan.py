@@ -4,7 +4,7 @@ Level-triggered: nothing depends on which event caused the look, and a look at a
 of the policies is the order below: charge deaths, scale, roll, each group by itself, reload.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bireme.api.status import Status
@@ -12,7 +12,7 @@ from bireme_operator.plan.actions import Action, AdoptSpare, CreatePod, DeletePo
 from bireme_operator.plan.canary import assess, held_back
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.drain import drain, handover_times
-from bireme_operator.plan.fallback import gave_up, remember_rollout, target
+from bireme_operator.plan.fallback import gave_up, is_at_rest, remember_rollout, target
 from bireme_operator.plan.gang import clear, fence, repair
 from bireme_operator.plan.gates import RETRY_S, SPARE_RETRY_S, STUCK_S, allot
 from bireme_operator.plan.group import Group, look, remember_seen, remember_verdict
@@ -54,15 +54,17 @@ def plan(wish: Desired, observed: Observed, memory: Memory, now: float, rest: Re
     """
     rest, before = rest or Rest(), memory.groups
     wish, name_taken = bound(wish, memory)
-    desired = rest.begin(target(wish, memory))
+    desired = rest.begin(target(wish, memory, observed.refusal))
     groups = list(_seen(desired, observed, memory, now, rest))
     actions: list[Action] = []
     steps: dict[int, list[Action]] | None = None
-    if not desired.paused and not observed.refusal:
+    held: set[int] = set()
+    if not is_at_rest(wish, memory, observed.refusal):
         groups = _decide(groups, desired, observed, memory, now)
         allotted = allot(groups, desired, observed)
         groups = list(allotted.groups)
-        steps = {group.index: list(_steps(group, desired, now)) for group in groups if not rest.holds(group)}
+        held = {one.index for one in groups if observed.awaits_quota(one.index, begun=bool(one.living))}
+        steps = {group.index: list(_steps(group, desired, now, held)) for group in groups if not rest.holds(group)}
         actions = [action for own in steps.values() for action in own]
         actions += [*allotted.lifts, *to_reload(groups, desired)]
         spared = with_spares(actions, groups, desired, observed, memory.spares)
@@ -82,11 +84,11 @@ def plan(wish: Desired, observed: Observed, memory: Memory, now: float, rest: Re
     )
     dues = [*_deadlines(groups, desired, observed, now, rest), *_rollout_deadline(wish, after, now)]
     if steps is not None:
-        idle = {index for index, own in steps.items() if not own and after.groups[index] is before.get(index)}
+        idle = {index for index, own in steps.items() if not own and after.groups[index] is before.get(index)} - held
         said = [(group, said) for group, said in zip(groups, status.groups, strict=True) if group.index in idle]
         rest.settle(said, observed, lambda group: _own_times(group, desired, now), now)
         rest.forget((steps.keys() - idle) | (before.keys() - after.groups.keys()))
-    if target(wish, after) != desired:
+    if target(wish, after, observed.refusal) != desired:
         dues = [now]  # a rollout was given up just now, or its canary has passed
     return Plan(
         tuple(actions),
@@ -154,7 +156,7 @@ def _decide(groups: Sequence[Group], desired: Desired, observed: Observed, memor
     ]
 
 
-def _steps(group: Group, wish: Desired, now: float) -> Iterator[Action]:
+def _steps(group: Group, wish: Desired, now: float, held: Collection[int]) -> Iterator[Action]:
     desired = as_wanted(wish, group.memory)
     if group.memory.draining:
         yield from drain(group, desired, now)
@@ -163,7 +165,8 @@ def _steps(group: Group, wish: Desired, now: float) -> Iterator[Action]:
     else:
         yield from undrain(group)
         yield from fence(group)
-        yield from repair(group, desired, now)
+        repairs = repair(group, desired, now)
+        yield from (one for one in repairs if group.index not in held or not isinstance(one, CreatePod))
         if not desired.custom:
             yield from introduce(group)
         yield from become(group, desired)

@@ -36,12 +36,34 @@ def render_budget(owner: Owner, group: int, stages: int) -> Object:
 
 
 def is_budget_of(owner: Owner, budget: Mapping[str, Any]) -> bool:
-    """Whether this is a budget that the operator made for a group of this deployment."""
+    """Whether this is a budget that the operator made for a group of a deployment of this name."""
     labels = budget["metadata"].get("labels") or {}
     return labels.get(Label.DEPLOYMENT) == owner.name and labels.get(Label.ROLE) == BUDGET
 
 
-def pod_labels(owner: Owner, group: int, template: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return the labels by which somebody may select the leader and the other stages of a group."""
+def group_of(owner: Owner, budget: Mapping[str, Any]) -> int | None:
+    """Return the group of a budget that belongs to this very deployment, not to one before it; None of a copy."""
+    meta = budget["metadata"]
+    index = str((meta.get("labels") or {}).get(Label.GROUP_INDEX, ""))
+    owned = any(one.get("uid") == owner.uid for one in meta.get("ownerReferences") or ())
+    is_ours = owned and index.isdecimal() and meta["name"] == f"{owner.name}-{index}"
+    return int(index) if is_ours else None
+
+
+def spared_by(owner: Owner, group: int, budget: Mapping[str, Any]) -> int:
+    """Return how many pods a budget of a group spares; 0 if somebody has written it anew."""
+    found = budget["spec"]
+    spared = found.get("minAvailable")
+    wanted = render_budget(owner, group, spared)["spec"].items() if isinstance(spared, int) else ()
+    same = bool(wanted) and all(found.get(name) == value for name, value in wanted)
+    return spared if same and "maxUnavailable" not in found else 0
+
+
+def pod_labels(owner: Owner, group: int, template: object) -> list[dict[str, str]]:
+    """Return the labels by which somebody may select the leader and the other stages of a group.
+
+    ``template`` are those that are added; a map, if whoever wrote it knew.
+    """
     own = {COMPONENT: WORKER_CONTAINER, Label.GROUP_INDEX.value: str(group)}
-    return [{**metadata(owner, "", role, own)["labels"], **template} for role in (LEADER, STAGE)]
+    added = template if isinstance(template, Mapping) else {}
+    return [{**metadata(owner, "", role, own)["labels"], **added} for role in (LEADER, STAGE)]

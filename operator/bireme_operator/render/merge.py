@@ -18,9 +18,20 @@ _KEYS: Final[Mapping[str, str]] = {
     "topologySpreadConstraints": "topologyKey",
     "hostAliases": "ip",
 }
-_APPENDED: Final = ("tolerations", "schedulingGates")
+_APPENDED: Final = ("tolerations", "schedulingGates", "requiredDuringSchedulingIgnoredDuringExecution")
+"""What the template asks besides. The last is a list for pods only: a stage always keeps away from its predecessor."""
 _UNIONS: Final = ("env", "volumes")
 """Entries that have one source of several: to give another source is to take the first one away."""
+
+
+def entries(value: object) -> list[Mapping[str, Any]]:
+    """Return the entries of a list in a template; what has another shape is the API server's to refuse."""
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def keys(value: object) -> list[str]:
+    """Return the keys of a map in a template, none of what is no map."""
+    return [str(key) for key in value] if isinstance(value, Mapping) else []
 
 
 def merge(base: Any, over: Any, field: str = "") -> Any:
@@ -36,7 +47,7 @@ def _merge_lists(base: list[Any], over: list[Any], field: str) -> list[Any]:
     if field in _APPENDED:
         return [*base, *(entry for entry in over if entry not in base)]
     key = _KEYS.get(field)
-    if key is None or not all(isinstance(entry, Mapping) and key in entry for entry in over):
+    if key is None or not all(isinstance(entry, Mapping) and isinstance(entry.get(key), str | int) for entry in over):
         return over
     return _by_key(base, over, key, union=field in _UNIONS)
 

@@ -16,7 +16,7 @@ from bireme_operator.plan.paths import CLAIM_MOUNT, SHARDS_MOUNT
 from bireme_operator.plan.places import HOSTNAME
 from bireme_operator.render.errors import InvalidTemplate
 from bireme_operator.render.gang import gang_of_pod
-from bireme_operator.render.merge import merge
+from bireme_operator.render.merge import entries, keys, merge
 from bireme_operator.render.owned import Object, Owner, metadata
 from bireme_operator.render.security import CONTAINER_SECURITY, POD_SECURITY
 
@@ -24,6 +24,7 @@ STATE_DIR: Final = "/bireme/state"
 TOKEN_DIR: Final = "/bireme/token"  # noqa: S105  # a path
 TOKEN_FILE: Final = "token"  # noqa: S105  # a name
 COMPONENT: Final = "app.kubernetes.io/component"
+"""By this label the Service of the stages finds them: without it none has a host name."""
 LEADER: Final = "leader"
 STAGE: Final = "stage"
 AFTER_DRAIN_S: Final = 30
@@ -75,11 +76,11 @@ def refuse_what_is_ours(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> Non
     """
     ours = [f"spec.template.spec.{key}" for key in _OURS if key in spec]
     ours += [f"spec.template.metadata.{key}" for key in meta if key not in {"labels", "annotations"}]
-    labels = meta.get("labels") or {}
-    ours += [f"spec.template.metadata.labels[{key}]" for key in labels if key.startswith(_LABEL_PREFIX)]
-    for container in spec.get("containers") or ():
+    labels = [key for key in keys(meta.get("labels")) if key.startswith(_LABEL_PREFIX) or key == COMPONENT]
+    ours += [f"spec.template.metadata.labels[{key}]" for key in labels]
+    for container in entries(spec.get("containers")):
         if container.get("name") == WORKER_CONTAINER:
-            ours += [f"env {entry['name']}" for entry in container.get("env") or () if _is_ours(entry)]
+            ours += [f"env {entry['name']}" for entry in entries(container.get("env")) if _is_ours(entry)]
     if ours:
         raise InvalidTemplate(f"remove {', '.join(ours)} from spec.template: Bireme decides it itself")
 

@@ -26,8 +26,19 @@ def render_revision(owner: Owner, deployment: InferenceDeployment, number: int) 
         "kind": "ControllerRevision",
         "metadata": metadata(owner, f"{owner.name}-{made.key}", ROLE, labels),
         "revision": number,
-        "data": {"spec": {key: content[key] for key in _KEPT if key in content}},
+        "data": _ordered({"spec": {key: content[key] for key in _KEPT if key in content}}),
     }
+
+
+def _ordered(value: Any) -> Any:
+    """Return the same with all keys in order, as the API server writes them.
+
+    It takes no other change of a revision whose data it would write anew, so that none could lose its owner reference:
+    `kubectl delete --cascade=orphan` would never end.
+    """
+    if isinstance(value, Mapping):
+        return {key: _ordered(value[key]) for key in sorted(value)}
+    return [_ordered(one) for one in value] if isinstance(value, list) else value
 
 
 def read_revision(owner: Owner, body: Mapping[str, Any]) -> InferenceDeployment:

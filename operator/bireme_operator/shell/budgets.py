@@ -6,12 +6,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bireme.names import Label
 from bireme_operator.kube.client import Kube
 from bireme_operator.kube.errors import AlreadyExists, Conflict, NotFound
 from bireme_operator.kube.resources import BUDGETS
 from bireme_operator.plan.places import selects
-from bireme_operator.render.budgets import budget_name, is_budget_of, pod_labels, render_budget
+from bireme_operator.render.budgets import (
+    budget_name,
+    group_of,
+    is_budget_of,
+    pod_labels,
+    render_budget,
+    spared_by,
+)
 from bireme_operator.render.owned import Owner
 from bireme_operator.shell.errands import Errands
 
@@ -37,8 +43,9 @@ class Budgets:
         found = await self.kube.list(BUDGETS, self.owner.namespace)
         ours = [one for one in found["items"] if is_budget_of(self.owner, one)]
         self._known = {
-            int(one["metadata"]["labels"][Label.GROUP_INDEX]): (one["metadata"]["uid"], one["spec"]["minAvailable"])
+            group: (one["metadata"]["uid"], spared_by(self.owner, group, one))
             for one in ours
+            if (group := group_of(self.owner, one)) is not None
         }
         self._others = [one for one in found["items"] if one not in ours]
 
@@ -68,6 +75,8 @@ class Budgets:
 
     async def _make(self, index: int, stages: int) -> None:
         budget = render_budget(self.owner, index, stages)
+        if self._known.get(index, ("", stages))[1] == 0:
+            await self._delete(index)  # what somebody has written into it can't be applied over
         try:
             made = await (self.kube.apply(budget) if index in self._known else self.kube.create(budget))
         except AlreadyExists:

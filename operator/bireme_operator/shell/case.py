@@ -37,6 +37,7 @@ from bireme_operator.plan.actions import (
 from bireme_operator.plan.autoscale import Scaled, autoscaled
 from bireme_operator.plan.canary import trial_of, weights
 from bireme_operator.plan.desired import Desired
+from bireme_operator.plan.fallback import is_at_rest, target
 from bireme_operator.plan.memory import Memory, intent, without_pods
 from bireme_operator.plan.news import News
 from bireme_operator.plan.observed import SPARE, Observed, Phase
@@ -187,7 +188,8 @@ class Case:
         self._tell(result.news)
         status_due = self.status.offer(result.status, without_pods(self.memory, self.pods.unsure))
         leave_due = self.tools.store.leave_due(self.key, self.owner.uid)
-        dues = (result.wake_at, scaled.due, routes_due, status_due, leave_due, self.pods.quota_due(), self._resync_at)
+        quota_due = self.pods.quota_due(self.memory.groups, self.tools.clock())
+        dues = (result.wake_at, scaled.due, routes_due, status_due, leave_due, quota_due, self._resync_at)
         return min(due for due in dues if due is not None)
 
     def _to_keep(self, actions: Sequence[Action]) -> list[Action]:
@@ -218,9 +220,14 @@ class Case:
         return groups | {self.memory.good}
 
     def _sizes(self, desired: Desired) -> dict[int, int]:
-        """How many stages each group has; those that never served count with 0."""
-        groups = self.memory.groups.items()
-        return {index: as_wanted(desired, group).stages if group.served else 0 for index, group in groups}
+        """How many stages each group has that is there to stay; those that never served count with 0."""
+        groups = self.memory.groups
+        going = {index for index, group in groups.items() if group.draining and group.draining.for_good}
+        if going:  # once all its pods are asked to end there is nothing to guard, and each end would be counted there
+            views = self.tools.store.views(self.key, self.owner.uid)
+            going -= {view.group for view in views if not view.deleting and not self.pods.is_ending(view.name)}
+        kept = ((index, group) for index, group in groups.items() if index not in going)
+        return {index: as_wanted(desired, group).stages if group.served else 0 for index, group in kept}
 
     async def _resync(self) -> None:
         """Now and then trust nothing: read the pods live, apply the other objects again.
@@ -287,9 +294,10 @@ class Case:
     async def _room(self, deployment: InferenceDeployment, desired: Desired, refusal: str) -> Room:
         """Look for free nodes if a group waits for a place, and only where that is allowed."""
         gated = any(view.gated for view in self.tools.store.views(self.key, self.owner.uid))
-        if refusal or not gated or not self.tools.sees_nodes:
+        if is_at_rest(desired, self.memory, refusal) or not gated or not self.tools.sees_nodes:
             return Room(None, Needs())
-        needs = self.pods.needs(_probe(desired), deployment.spec, self.children.token_secret)
+        probe = _probe(target(desired, self.memory, refusal))
+        needs = self.pods.needs(probe, deployment.spec, self.children.token_secret)
         return Room(await self.tools.places.look(), needs)
 
     def _plan(self, deployment: InferenceDeployment, desired: Desired, refusal: str, room: Room) -> Plan:
@@ -308,8 +316,8 @@ class Case:
             self.spares.refused,
             self.budgets.conflicts,
             self.tools.store.labels,
+            self.pods.quota_is_short(now := self.tools.clock()),
         )
-        now = self.tools.clock()
         return plan(desired, self._judge_nodes(observed, deployment.spec, now), self.memory, now, self._rest)
 
     def _judge_nodes(self, observed: Observed, spec: Spec, now: float) -> Observed:

@@ -16,7 +16,7 @@ from bireme.api.engine import EngineType
 from bireme.names import Label
 from bireme.wire.routes import Routes
 from bireme_operator.kube.client import Kube
-from bireme_operator.kube.errors import AlreadyExists, NotFound, QuotaExceeded, Refused
+from bireme_operator.kube.errors import AlreadyExists, NamespaceEnding, NotFound, Refused
 from bireme_operator.kube.resources import PODS
 from bireme_operator.render.endpoint import render_custom_endpoint
 from bireme_operator.render.errors import InvalidTemplate
@@ -65,7 +65,7 @@ class Children:
     async def apply(self, deployment: InferenceDeployment, groups: Sequence[int]) -> str:
         """Bring all objects but the routes to what is wanted; ``groups`` are those that exist or are to be.
 
-        Return why the server does not take the endpoint as it is wanted, or nothing.
+        Return why the server does not take one of them as it is wanted, or nothing.
         """
         self.highest = max([self.highest, _highest(deployment.spec), *groups])
         if self._settled is not None and self._settled[0] is deployment and self._settled[1] == self.token_secret:
@@ -75,15 +75,15 @@ class Children:
         return refusal
 
     async def _apply_all(self, deployment: InferenceDeployment) -> str:
-        await self._create_once(render_secret(self.owner, capacity(self.highest), self.master_key))
-        if deployment.spec.spares:
-            await self._create_once(render_spare_secret(self.owner, self.master_key))
-        await self._apply(render_stages_service(self.owner))
-        await self._apply(render_policy(self.owner, deployment.spec))
         try:
+            await self._create_once(render_secret(self.owner, capacity(self.highest), self.master_key))
+            if deployment.spec.spares:
+                await self._create_once(render_spare_secret(self.owner, self.master_key))
+            await self._apply(render_stages_service(self.owner))
+            await self._apply(render_policy(self.owner, deployment.spec))
             for manifest in self._endpoint(deployment.spec):
                 await self._apply(manifest)
-        except QuotaExceeded:
+        except NamespaceEnding:
             raise
         except (Refused, InvalidTemplate) as error:
             return str(error)

@@ -103,6 +103,7 @@ class Election:
         except NotFound:
             return await self._write(self._kube.create, self._new())
         if not self._is_free(lease):
+            self._renewed_at = float("-inf")  # that another one acts is known now: no more is written from here
             return False
         holder = lease["spec"].get("holderIdentity")
         spec = lease["spec"] | {"renewTime": _now(), "leaseDurationSeconds": self._who.duration_s}

@@ -56,10 +56,11 @@ class PodGroups:
             found = await self.kube.list(POD_GROUPS, self.owner.namespace, selector)
         except NotFound:
             return
+        kept = {(str(group), str(incarnation)) for group, incarnation in makings}
         for one in found["items"]:
             meta = one["metadata"]
-            making = int(meta["labels"][Label.GROUP_INDEX]), int(meta["labels"][Label.INCARNATION])
-            if making not in makings:
+            making = meta["labels"].get(Label.GROUP_INDEX), meta["labels"].get(Label.INCARNATION)
+            if making not in kept:
                 await self._delete(meta["name"], meta["uid"])
 
     async def _delete(self, name: str, uid: str) -> None:

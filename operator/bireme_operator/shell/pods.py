@@ -109,7 +109,7 @@ class PodWriter:
 
     def to_begin(self, actions: Iterable[Action]) -> list[Action]:
         """Return the actions but for the ends that are under way already."""
-        return [one for one in actions if not isinstance(one, DeletePod) or not self._is_ending(one.name)]
+        return [one for one in actions if not isinstance(one, DeletePod) or not self.is_ending(one.name)]
 
     def doubtful(self, actions: Iterable[Action], known: Container[int]) -> set[int]:
         """Return the groups of which a plan would make or end a pod; of one that is not ``known`` there is none yet."""
@@ -133,12 +133,16 @@ class PodWriter:
 
     def create(self, wanted: Sequence[CreatePod], spec: Spec, token_secret: str, now: float) -> None:
         """Begin to make pods, each group as a whole."""
-        if self.without_quota and now < self._quota_again_at:
-            self._unmade |= {made.name for made in wanted}
+        if not wanted:
             return
-        for group, pods in groupby(wanted, key=lambda made: made.group):
-            if ("make", group) not in self.errands:
-                made = list(pods)
+        short = self.quota_is_short(now)
+        begun = {view.group for view in self.store.views(self.key, self.owner.uid) if not view.deleting}
+        groups = [(group, list(pods)) for group, pods in groupby(wanted, key=lambda made: made.group)]
+        # What makes a group whole goes before what begins one, which would take the last of a quota in vain.
+        for group, made in sorted(groups, key=lambda one: one[0] not in begun):
+            if short and (group in self.without_quota or group not in begun):
+                self._unmade |= {one.name for one in made}
+            elif ("make", group) not in self.errands:
                 self._making |= {one.name: one for one in made}
                 self._coming |= {one.name: _coming(one) for one in made}
                 self.errands.begin(("make", group), self._make(made, spec, token_secret, now))
@@ -171,11 +175,17 @@ class PodWriter:
         for name in [name for name, ending in self._ending.items() if ending == group]:
             await self.errands.finish(("pod", name))
 
-    def quota_due(self) -> float | None:
-        """When groups without quota are tried again."""
-        return self._quota_again_at if self.without_quota else None
+    def quota_due(self, groups: Container[int], now: float) -> float | None:
+        """When groups without quota are tried again; those that are not among ``groups`` any more are forgotten."""
+        self.without_quota = {group: words for group, words in self.without_quota.items() if group in groups}
+        return self._quota_again_at if self.quota_is_short(now) else None
 
-    def _is_ending(self, name: str) -> bool:
+    def quota_is_short(self, now: float) -> bool:
+        """Whether a quota has refused pods a moment ago."""
+        return bool(self.without_quota) and now < self._quota_again_at
+
+    def is_ending(self, name: str) -> bool:
+        """Whether the end of a pod is being asked for."""
         return ("pod", name) in self.errands and name not in self._aims
 
     def _record(self, name: str) -> PodRecord | None:

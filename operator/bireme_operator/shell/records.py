@@ -113,7 +113,7 @@ def _view(pod: Mapping[str, Any]) -> PodView | None:
         gated=any(gate.get("name") == GATE for gate in (pod.get("spec") or {}).get("schedulingGates") or ()),
         aim=((pod.get("spec") or {}).get("nodeSelector") or {}).get(HOSTNAME, ""),
         source=_source(pod),
-        spare=int(labels.get(Label.SPARE, 0)),
+        spare=_number(labels.get(Label.SPARE)),
         disrupted=disruption_of(pod),
     )
 
@@ -126,6 +126,11 @@ def _place(labels: Mapping[str, str]) -> tuple[int, int, int] | None:
         return int(labels[Label.GROUP_INDEX]), int(labels[Label.STAGE]), int(labels[Label.INCARNATION])
     except (KeyError, ValueError):
         return None
+
+
+def _number(written: str | None) -> int:
+    """Return the number of a label that anybody may have written; 0 for what is none."""
+    return int(written) if written is not None and written.isdecimal() else 0
 
 
 def _source(pod: Mapping[str, Any]) -> str:

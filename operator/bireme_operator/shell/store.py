@@ -40,7 +40,7 @@ class Store:
         self._named: dict[tuple[Key, str], str] = {}
         self._views: dict[str, PodView] = {}
         self._seen: dict[Key, tuple[str, tuple[PodView, ...]]] = {}
-        self._gone: dict[str, None] = {}
+        self._gone: dict[str, float] = {}
         self._started: dict[str, dict[int, float]] = {}
         self._told: dict[str, dict[int, int]] = {}
         self._signs: dict[str, Signs] = {}
@@ -68,10 +68,10 @@ class Store:
     def see_pod(self, pod: Mapping[str, Any], *, gone: bool = False) -> Key | None:
         """Take a pod; the key of its deployment if a plan could see a difference."""
         record = record_of(pod)
-        if record is None or record.uid in self._gone:
+        if record is None or self._is_late(record):
             return None
         if gone:
-            self._forget(record)
+            self._forget(record, record.version)
             return record.key
         before = self._pods.get(record.key, {}).get(record.uid)
         if before is not None and before.version >= record.version:
@@ -157,9 +157,9 @@ class Store:
         for record in list(known.values()):
             listed = groups is None or record.view.group in groups
             if listed and record.uid not in present and record.version <= version:
-                self._forget(record)
+                self._forget(record, version)
         for uid, record in present.items():
-            if uid not in self._gone and (uid not in known or known[uid].version < record.version):
+            if not self._is_late(record) and (uid not in known or known[uid].version < record.version):
                 self._keep(record)
 
     def pods(self, key: Key, owner_uid: str) -> list[PodRecord]:
@@ -207,7 +207,11 @@ class Store:
             uid, run = record.start
             self._started.setdefault(uid, {}).setdefault(run, self._clock())
 
-    def _forget(self, record: PodRecord) -> None:
+    def _is_late(self, record: PodRecord) -> bool:
+        """Whether it tells of what is gone since. One that is seen later had lost its labels, and has them again."""
+        return record.version <= self._gone.get(record.uid, -1)
+
+    def _forget(self, record: PodRecord, version: float) -> None:
         self._pods.get(record.key, {}).pop(record.uid, None)
         self._seen.pop(record.key, None)
         named = record.key, record.view.name
@@ -215,7 +219,7 @@ class Store:
             del self._named[named]
         for notes in (self._started, self._told, self._views, self._signed_at):
             notes.pop(record.uid, None)
-        self._gone[record.uid] = None
+        self._gone[record.uid] = version
         if len(self._gone) > _REMEMBERED_GONE:
             del self._gone[next(iter(self._gone))]
 
