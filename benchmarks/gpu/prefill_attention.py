@@ -11,7 +11,6 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,8 @@ import triton
 from benchmarks.gpu.job import Bench
 from benchmarks.gpu.jobs_kernels import Ground, ground
 from benchmarks.gpu.kernel_tables import graph_us
-from bireme_worker.kernels import attention, flat
+from benchmarks.gpu.tiles import cut
+from bireme_worker.kernels import flat
 from bireme_worker.kernels.attention import Tile
 from bireme_worker.models.batch import Batch
 from bireme_worker.models.kv_cache import BLOCK_SIZE, LayerCache, pages_of
@@ -169,14 +169,6 @@ class Case:
             gathered(self.caches[number % 2].data, pages, self.shape.context)
 
 
-@contextmanager
-def _cut(tile: Tile) -> Iterator[None]:
-    before = attention.PREFILL
-    attention.PREFILL = tile
-    yield
-    attention.PREFILL = before
-
-
 def _ways() -> Iterator[tuple[str, Way]]:
     yield "flash", flash
     yield "cudnn", cudnn
@@ -195,7 +187,7 @@ def _figures(on: Ground, shape: Shape) -> dict[str, float]:
     expected = ours(0).float()
     found = {"ours": graph_us(ours, REPEATS), "gather": graph_us(case.gather, REPEATS)}
     for tile in TILES:
-        with _cut(tile):
+        with cut(tile):
             _timed(found, f"ours {_name(tile)}", case.ours(), expected)
     _timed(found, "engine", case.ours(SIZE), expected)
     for name, way in _ways():

@@ -26,15 +26,18 @@ TILES = [
 
 
 @contextmanager
-def _cut(tile: Tile) -> Iterator[None]:
+def cut(tile: Tile) -> Iterator[None]:
+    """Inside, prompts are attended to by pages in this tile."""
     before = attention.PREFILL
     attention.PREFILL = tile
-    yield
-    attention.PREFILL = before
+    try:
+        yield
+    finally:
+        attention.PREFILL = before
 
 
 def _shares(on: Ground, tile: Tile) -> list[float]:
-    with _cut(tile):
+    with cut(tile):
         return [round(_prefill(on, rows, tokens, size=0), 1) for rows, tokens in PREFILLS]
 
 
