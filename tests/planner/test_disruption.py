@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from bireme.names import ConditionType, Event, GroupState
 from bireme_operator.plan.actions import CreatePod
+from bireme_operator.plan.memory import Draining, GroupMemory, Purpose
 from bireme_operator.plan.observed import Leave, Phase
+from bireme_operator.plan.own import guarded
 from bireme_operator.plan.scale import HURRY_S, NO_ROOM_S
 from tests.planner.test_cluster import cordon, groups_of
 from tests.planner.test_rollout import condition
@@ -284,3 +286,13 @@ def test_a_stage_that_had_to_give_way_is_called_so(words: str, reason: str) -> N
     told = next(group for group in world.step().status.groups if group.index == 0)
     assert told.reason == reason
     assert (words in told.message) or not words
+
+
+def test_a_group_that_goes_for_good_is_guarded_until_all_its_pods_are_asked_to_end() -> None:
+    world = World(wanted(replicas=3))
+    world.settle()
+    leaving = {1: Draining(world.now, Purpose.SCALE_DOWN), 2: Draining(world.now, Purpose.ROLL)}
+    groups = {index: replace(known, draining=leaving.get(index)) for index, known in world.memory.groups.items()}
+    assert guarded(world.desired, groups, {0, 1, 2}) == {0: 2, 1: 2, 2: 2}
+    assert guarded(world.desired, groups, set()) == {0: 2, 2: 2}
+    assert guarded(world.desired, {3: GroupMemory(3, world.now, None)}, set()) == {3: 0}

@@ -3,7 +3,7 @@
 So a group that dies in the middle of a rollout, or that a partition holds back, comes back whole and as it was.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from bireme_operator.plan.desired import Desired
@@ -45,3 +45,16 @@ def as_wanted(desired: Desired, known: GroupMemory) -> Desired:
     if known.revision in {None, desired.revision} and not held:
         return desired
     return desired.as_made(known.revision or desired.revision, known.model_revision)
+
+
+def guarded(desired: Desired, groups: Mapping[int, GroupMemory], staying: Container[int]) -> dict[int, int]:
+    """Return how many stages of each group a disruption budget has to guard; 0 of one that never served.
+
+    A group that goes for good is in it only while it is ``staying``, with a pod that nobody has asked to end: then
+    there is nothing to guard any more, and the end of each pod would be counted in its budget.
+    """
+    return {
+        index: as_wanted(desired, known).stages if known.served else 0
+        for index, known in groups.items()
+        if index in staying or not (known.draining and known.draining.for_good)
+    }

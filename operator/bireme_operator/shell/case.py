@@ -41,7 +41,7 @@ from bireme_operator.plan.fallback import is_at_rest, target
 from bireme_operator.plan.memory import Memory, intent, without_pods
 from bireme_operator.plan.news import News
 from bireme_operator.plan.observed import SPARE, Observed, Phase
-from bireme_operator.plan.own import as_wanted
+from bireme_operator.plan.own import guarded
 from bireme_operator.plan.places import Needs, NodeView
 from bireme_operator.plan.plan import Plan, plan
 from bireme_operator.plan.providers import Gang
@@ -180,7 +180,8 @@ class Case:
         self.memory = without_pods(result.memory, lost)
         self.tools.metrics.judged(self.key, result.status.groups)
         if self.tools.sees_nodes:
-            self.budgets.keep(self._sizes(desired), deployment.spec.template.metadata.get("labels") or {})
+            sizes = guarded(desired, self.memory.groups, self._staying())
+            self.budgets.keep(sizes, deployment.spec.template.metadata.get("labels") or {})
         await self._sweep()
         self.routers.count(trial_of(desired, self.memory), deployment.spec.router)
         routes = None if desired.custom else self._routes(deployment, desired, result.status)
@@ -219,15 +220,12 @@ class Case:
         groups = {group.revision for group in self.memory.groups.values() if group.revision is not None}
         return groups | {self.memory.good}
 
-    def _sizes(self, desired: Desired) -> dict[int, int]:
-        """How many stages each group has that is there to stay; those that never served count with 0."""
-        groups = self.memory.groups
-        going = {index for index, group in groups.items() if group.draining and group.draining.for_good}
-        if going:  # once all its pods are asked to end there is nothing to guard, and each end would be counted there
-            views = self.tools.store.views(self.key, self.owner.uid)
-            going -= {view.group for view in views if not view.deleting and not self.pods.is_ending(view.name)}
-        kept = ((index, group) for index, group in groups.items() if index not in going)
-        return {index: as_wanted(desired, group).stages if group.served else 0 for index, group in kept}
+    def _staying(self) -> set[int]:
+        """The groups with a pod that nobody has asked to end; looked for only where one of them goes for good."""
+        if not any(group.draining and group.draining.for_good for group in self.memory.groups.values()):
+            return set()
+        views = self.tools.store.views(self.key, self.owner.uid)
+        return {view.group for view in views if not view.deleting and not self.pods.is_ending(view.name)}
 
     async def _resync(self) -> None:
         """Now and then trust nothing: read the pods live, apply the other objects again.
