@@ -1,9 +1,11 @@
 """A group goes while it streams: whoever sends it away, every stream ends whole, with the ids that the oracle draws."""
 
 import asyncio
+import contextlib
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,10 +24,38 @@ from tests.operator.deployments import Deployments
 from tests.operator.test_fleet import APART, NO_ROUTER, gauge, router
 
 SILENT_S: Final = 2
-STREAMS: Final = 2
-TOKENS: Final = 1800
+STREAMS: Final = 6
+"""So many that no group is ever without one, while it takes any."""
+TOKENS: Final = (300, 900)
+"""Between these lengths, so that streams that began together don't end together."""
 
 Way = Callable[[Fleet, Deployments], None]
+
+
+@dataclass
+class Clients:
+    """Clients that ask one stream after the other; ``asks`` has all of them. No fast machine is through before the end."""
+
+    url: str
+    asks: list[kinds.Ask] = field(default_factory=list)
+    _dice: random.Random = field(default_factory=lambda: random.Random(7))
+    _over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @contextlib.asynccontextmanager
+    async def asking(self, number: int) -> AsyncIterator[None]:
+        """Ask while the block runs; at its end what was begun is awaited."""
+        async with aiohttp.ClientSession() as session:
+            clients = [asyncio.create_task(self._ask(session)) for _ in range(number)]
+            try:
+                yield
+            finally:
+                self._over.set()
+                await asyncio.gather(*clients)
+
+    async def _ask(self, session: aiohttp.ClientSession) -> None:
+        while not self._over.is_set():
+            self.asks.append(ask := kinds.make("greedy", MODEL, self._dice, self._dice.randint(*TOKENS)))
+            await kinds.run(session, self.url, ask)
 
 
 def leader(deployments: Deployments) -> tuple[str, str]:
@@ -113,21 +143,15 @@ async def test_a_stream_on_a_group_that_goes_ends_whole(
     start_operator(worker_image=WORKER_IMAGE)
     await asyncio.to_thread(serve, deployments, tiny, drain_s)
     url = await asyncio.to_thread(router, fleet.plane, deployments.namespace, 2)
-    before = deployments.uids()
-    dice = random.Random(7)
-    asks = [kinds.make("greedy", MODEL, dice, TOKENS) for _ in range(STREAMS)]
-    async with aiohttp.ClientSession() as session:
-        pods, streams = deployments.living().values(), []
-        for ask in asks:  # the second goes where the first is not
-            streams.append(asyncio.create_task(kinds.run(session, url, ask)))
-            await asyncio.to_thread(eventually, lambda: sum(running(pod) > 0 for pod in pods) == len(streams))
-        assert not any(stream.done() for stream in streams), [ask.error for ask in asks]
+    before, clients = deployments.uids(), Clients(url)
+    async with clients.asking(STREAMS):
+        pods = deployments.living().values()
+        await asyncio.to_thread(eventually, lambda: all(running(pod) > 0 for pod in pods))
         await asyncio.to_thread(way, fleet, deployments)
-        await asyncio.gather(*streams)
-    judge.check(asks)
+        await asyncio.to_thread(eventually, lambda: deployments.uids() != before)
+    judge.check(clients.asks)
     if drain_s == 0:
-        assert resumed(url), "no stream was left on the group when it went: make them longer"
-    await asyncio.to_thread(eventually, lambda: deployments.uids() != before)
+        assert resumed(url), "what the group ran when it went was not carried on elsewhere"
     await asyncio.to_thread(deployments.await_condition, "Ready")
 
 
@@ -141,21 +165,12 @@ async def test_a_stopped_kubelet_loses_no_stream_and_its_group_is_had_elsewhere_
     await asyncio.to_thread(serve, deployments, tiny, 0, affinity=apart)
     url = await asyncio.to_thread(router, fleet.plane, deployments.namespace, 2)
     node = fleet.node(deployments.living()[0, 0]["spec"]["nodeName"])
-    dice, asks, over = random.Random(7), list[kinds.Ask](), asyncio.Event()
-
-    async def one_after_the_other() -> None:
-        while not over.is_set():
-            asks.append(kinds.make("greedy", MODEL, dice, 400))
-            await kinds.run(session, url, asks[-1])
-
+    clients = Clients(url)
     await asyncio.to_thread(node.stop_kubelet)
     await asyncio.to_thread(eventually, lambda: deployments.events("GroupMoves"))
-    async with aiohttp.ClientSession() as session:
-        streams = [asyncio.create_task(one_after_the_other()) for _ in range(STREAMS)]
+    async with clients.asking(2):
         await asyncio.to_thread(eventually, lambda: two_serve_without(deployments, node.name), within=120)
-        over.set()
-        await asyncio.gather(*streams)
-    judge.check(asks)
+    judge.check(clients.asks)
     await asyncio.to_thread(node.start_kubelet)
     await asyncio.to_thread(eventually, lambda: len(deployments.pods()) == 2)
     await asyncio.to_thread(deployments.await_condition, "Ready")
