@@ -12,7 +12,7 @@ from pydantic import Field
 from bireme.api.base import ApiModel, Rule
 from bireme.api.engine import Engine, EngineType
 from bireme.api.local import unsupported_template
-from bireme.api.model import Model
+from bireme.api.model import Model, ModelSource
 from bireme.api.parallelism import Parallelism
 from bireme.api.placement import Placement, Scheduler
 from bireme.api.recovery import Recovery, RecoveryMode
@@ -175,6 +175,15 @@ class InferenceDeployment(ApiModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def _about_the_source(source: ModelSource) -> list[str]:
+    instead = "set source.path and give the directory by `bireme up --mount`"
+    if source.persistent_volume_claim is not None:
+        return [f"spec.model.source.persistentVolumeClaim: a local process has no claims; {instead}"]
+    if source.image is not None:
+        return [f"spec.model.source.image: a local process mounts no images; {instead}"]
+    return []
+
+
 def _about_nodes(spec: Spec) -> list[str]:
     given = {
         "spec.recovery.nodeLostAfterSeconds": (spec.recovery, "node_lost_after_seconds"),
@@ -234,7 +243,4 @@ def refused_locally(deployment: InferenceDeployment) -> list[str]:
     shards = deployment.spec.engine.shard_cache
     if shards is not None and shards.claim_name is not None:
         refusals.append("spec.engine.shardCache.claimName: a local process has no claims; write nodePath")
-    if deployment.spec.model.source.persistent_volume_claim is None:
-        return refusals
-    instead = "set source.path and give the directory by `bireme up --mount`"
-    return [f"spec.model.source.persistentVolumeClaim: a local process has no claims; {instead}", *refusals]
+    return _about_the_source(deployment.spec.model.source) + refusals

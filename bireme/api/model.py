@@ -51,6 +51,8 @@ class ImageSource(ApiModel):
     """Image reference, best by digest. Example: `registry.example/models/llama@sha256:…`."""
     pull_policy: ImagePullPolicy = ImagePullPolicy.IF_NOT_PRESENT
     """When the image is pulled. Default IfNotPresent."""
+    path: Annotated[str, Field(min_length=1, max_length=1024, pattern=RELATIVE_PATH)] = "."
+    """Directory or file inside the image. Default `.`, its root. Example: `models/llama-3.1-70b`."""
 
 
 class HubSource(ApiModel):
@@ -87,7 +89,7 @@ class ModelSource(ApiModel):
     persistent_volume_claim: PersistentVolumeClaimSource | None = None
     """A claim that is mounted read-only into every stage. Clusters only."""
     image: ImageSource | None = None
-    """An OCI image that is mounted read-only into every stage."""
+    """An OCI image that is mounted read-only into every stage. Clusters only."""
     hub: HubSource | None = None
     """A model hub's repository."""
     object_store: ObjectStoreSource | None = None

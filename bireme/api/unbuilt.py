@@ -11,13 +11,10 @@ from typing import Final
 class Plan(StrEnum):
     """The part of the work that will bring a field's behaviour."""
 
-    ENGINE = "the complete engine"
-    OPERATOR = "the cluster operator"
     DOWNLOAD = "checkpoint download"
 
 
 UNBUILT: Final[dict[str, tuple[Plan, str]]] = {
-    "spec.model.source.image": (Plan.OPERATOR, "mount the files by spec.template and set source.path"),
     "spec.model.source.hub": (Plan.DOWNLOAD, "download the checkpoint first and set source.path"),
     "spec.model.source.objectStore": (Plan.DOWNLOAD, "download the checkpoint first and set source.path"),
 }

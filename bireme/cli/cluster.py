@@ -171,8 +171,9 @@ class ClusterTarget:
             Refused: the name belongs to other weights.
         """
         model = self.read()["spec"]["model"]
-        claim = model["source"].get("persistentVolumeClaim")
-        source = {"path": path} if claim is None else {"persistentVolumeClaim": {**claim, "path": path}}
+        # Of whichever volume it is; where it is none, the path is the whole source.
+        volume = {kind: {**of, "path": path} for kind, of in model["source"].items() if kind != "path"}
+        source: dict[str, Any] = volume or {"path": path}
         if model["revision"] == revision:
             if model["source"] == source:
                 raise Refused("the spec asks for it already; what failed is tried again under another --revision")

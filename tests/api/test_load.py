@@ -204,15 +204,13 @@ def test_what_means_nothing_to_a_local_process_is_refused(spec: dict[str, object
     assert words in refusal
 
 
-def test_a_claim_and_template_labels_are_refused_locally() -> None:
-    deployment = parse(
-        with_fields(
-            spec__model__source={"persistentVolumeClaim": {"claimName": "models"}},
-            spec__template__metadata={"labels": {"a": "b"}},
-        )
-    )
+@pytest.mark.parametrize(
+    ("kind", "volume"), [("persistentVolumeClaim", {"claimName": "models"}), ("image", {"reference": "models/llama:1"})]
+)
+def test_a_volume_and_template_labels_are_refused_locally(kind: str, volume: dict[str, str]) -> None:
+    deployment = parse(with_fields(spec__model__source={kind: volume}, spec__template__metadata={"labels": {"a": "b"}}))
     assert [refusal.partition(":")[0] for refusal in refused_locally(deployment)] == [
-        "spec.model.source.persistentVolumeClaim",
+        f"spec.model.source.{kind}",
         "spec.template.metadata.labels",
     ]
 

@@ -145,6 +145,9 @@ RIGHT: dict[str, dict[str, Any]] = {
     "a claim": with_fields(
         spec__model__source={"persistentVolumeClaim": {"claimName": "models", "path": "llama"}}, spec__replicas=1000
     ),
+    "an image": with_fields(
+        spec__model__source={"image": {"reference": "models/llama:1", "pullPolicy": "Always", "path": "llama"}}
+    ),
     "names and dtype": with_fields(
         spec__model__name="org/llama-3.1", spec__model__aliases=["a", "b"], spec__model__dtype="bfloat16"
     ),

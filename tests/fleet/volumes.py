@@ -17,7 +17,7 @@ from tests.fleet.sources import Sources, Unsatisfied
 
 Files = Mapping[str, bytes]
 
-_STORED: Final = {"emptyDir", "hostPath", "persistentVolumeClaim"}
+_STORED: Final = {"emptyDir", "hostPath", "image", "persistentVolumeClaim"}
 _EVERY_ADDRESS: Final = "0.0.0.0"
 _CHECKOUT: Final = Path(__file__).parents[2]
 
@@ -58,10 +58,19 @@ def _directory(volume: Object, sandbox: Sandbox) -> Path:
             return Path(path)
         case {"persistentVolumeClaim": {"claimName": claim}}:
             own = sandbox.root.parents[1] / "claims" / sandbox.namespace / claim
+        case {"image": {"reference": reference}}:
+            return _pulled(reference)
         case _:
             shutil.rmtree(own, ignore_errors=True)
     own.mkdir(parents=True, exist_ok=True)
     return own
+
+
+def _pulled(reference: str) -> Path:
+    """The content of an image: the registry is this machine, an image's name the path of a directory on it."""
+    if not Path(reference).is_dir():
+        raise Unsatisfied(f"image {reference} can't be pulled: there is no such directory")
+    return Path(reference)
 
 
 async def _files(source: Object, sources: Sources, paths: "Paths") -> Files:

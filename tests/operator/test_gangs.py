@@ -108,17 +108,26 @@ def test_t10_a_full_cluster_is_told_that_it_has_no_spare_capacity_and_rolls_once
     assert len({label(pod, Label.REVISION) for pod in deployments.living().values()}) == 1
 
 
-def test_an_engine_that_is_not_ours_serves_by_its_own_probe_and_is_recreated_whole(
-    fleet: Fleet, deployments: Deployments, start_operator: StartOperator
+_SERVER = """
+import functools, http.server, os
+files = functools.partial(http.server.SimpleHTTPRequestHandler, directory=os.environ["BIREME_MODEL_PATH"])
+http.server.ThreadingHTTPServer((os.environ["BIREME_POD_IP"], 8000), files).serve_forever()
+"""
+
+
+def test_an_engine_that_is_not_ours_serves_an_image_by_its_own_probe_and_is_recreated_whole(
+    fleet: Fleet, deployments: Deployments, start_operator: StartOperator, tmp_path: Path
 ) -> None:
     start_operator(cluster=True)
-    server = "import http.server, os; http.server.ThreadingHTTPServer((os.environ['BIREME_POD_IP'], 8000), type("
-    server += "'H', (http.server.SimpleHTTPRequestHandler,), {})).serve_forever()"
-    probe = {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1}
-    worker = {"name": "worker", "image": PYTHON_IMAGE, "command": [sys.executable, "-c", server]}
+    source = {"image": {"reference": str(tmp_path), "path": "llama"}}  # the simulated kubelet's registry is the disk
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text("{}")
+    probe = {"httpGet": {"path": "/config.json", "port": 8000}, "periodSeconds": 1}
+    worker = {"name": "worker", "image": PYTHON_IMAGE, "command": [sys.executable, "-c", _SERVER]}
     template = {"spec": {"containers": [worker | {"readinessProbe": probe}]}}
     engine = {"type": "Custom", "args": {"max-batch": "8"}}
-    deployments.create(replicas=2, stages=2, template=template, engine=engine)
+    model = {"source": source, "revision": "one"}
+    deployments.create(replicas=2, stages=2, template=template, engine=engine, model=model)
     deployments.await_condition("Ready")
     before = deployments.living()
     assert before[0, 0]["spec"]["containers"][0]["args"] == ["--max-batch=8"]
@@ -128,7 +137,7 @@ def test_an_engine_that_is_not_ours_serves_by_its_own_probe_and_is_recreated_who
     eventually(lambda: deployments.incarnation(0, 0) == deployments.incarnation(0, 1) == "2")
     deployments.await_condition("Ready")
     assert deployments.uids()[1, 0] == before[1, 0]["metadata"]["uid"]
-    deployments.change(model={"source": {"path": "/models/m"}, "revision": "two"})
+    deployments.change(model={"revision": "two"})
     deployments.await_condition("Ready")
     assert {label(pod, Label.MODEL_REVISION) for pod in deployments.living().values()} == {"two"}
     services = fleet.plane.api.get(f"/api/v1/namespaces/{deployments.namespace}/services").json()["items"]

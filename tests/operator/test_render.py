@@ -101,7 +101,7 @@ apiVersion: bireme.dev/v1alpha1
 kind: InferenceDeployment
 metadata: {name: queued, namespace: NAMESPACE}
 spec:
-  model: {source: {path: /models/queued}, revision: "1"}
+  model: {source: {image: {reference: "example.com/models/queued:1", path: queued}}, revision: "1"}
   placement: {queueName: team-a, topology: [{key: rack, mode: Preferred}]}
 """
 EXAMPLES = {"plain": PLAIN, "rich": RICH, "native": NATIVE, "gates": GATES, "kueue": KUEUE}

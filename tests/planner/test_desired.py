@@ -100,6 +100,7 @@ def test_what_a_running_pod_could_not_tell_changes_no_revision(path: tuple[str, 
         (("spec", "engine", "prefixCaching"), "Disabled"),
         (("spec", "template", "spec"), {"containers": [{"name": "worker", "env": [{"name": "A", "value": "1"}]}]}),
         (("spec", "model", "source"), {"persistentVolumeClaim": {"claimName": "weights"}}),
+        (("spec", "model", "source"), {"image": {"reference": "models/llama:1"}}),
     ],
 )
 def test_what_a_running_pod_could_tell_changes_the_revision(path: tuple[str, ...], value: Any) -> None:

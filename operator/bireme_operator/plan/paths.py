@@ -4,8 +4,8 @@ from typing import Final
 
 from bireme.api.deployment import Spec
 
-CLAIM_MOUNT: Final = "/bireme/model"
-"""Where a PersistentVolumeClaim with the checkpoint is mounted in a stage pod."""
+MODEL_MOUNT: Final = "/bireme/model"
+"""Where a PersistentVolumeClaim or an image with the checkpoint is mounted in a stage pod."""
 SHARDS_MOUNT: Final = "/bireme/shards"
 """Where the shard cache is mounted."""
 
@@ -15,6 +15,6 @@ def model_path(spec: Spec) -> str:
     source = spec.model.source
     if source.path is not None:
         return source.path
-    assert source.persistent_volume_claim is not None, "the API refuses the other sources"
-    inside = source.persistent_volume_claim.path
-    return CLAIM_MOUNT if inside == "." else f"{CLAIM_MOUNT}/{inside}"
+    volume = source.persistent_volume_claim or source.image
+    assert volume is not None, "the API refuses the other sources"
+    return MODEL_MOUNT if volume.path == "." else f"{MODEL_MOUNT}/{volume.path}"

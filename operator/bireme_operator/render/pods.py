@@ -10,9 +10,10 @@ from typing import Any, Final
 from bireme.api.deployment import Spec
 from bireme.api.engine import EngineType
 from bireme.api.local import WORKER_CONTAINER, is_reserved
+from bireme.api.model import ModelSource
 from bireme.names import Env, Label, Port
 from bireme_operator.plan.actions import CreatePod
-from bireme_operator.plan.paths import CLAIM_MOUNT, SHARDS_MOUNT
+from bireme_operator.plan.paths import MODEL_MOUNT, SHARDS_MOUNT
 from bireme_operator.plan.places import HOSTNAME
 from bireme_operator.render.errors import InvalidTemplate
 from bireme_operator.render.gang import gang_of_pod
@@ -197,11 +198,17 @@ def _volumes(made: CreatePod, spec: Spec, token_secret: str) -> list[Object]:
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
         {"name": "tmp", "emptyDir": {}},
     ]
-    claim = spec.model.source.persistent_volume_claim
-    if claim is not None:
-        source = {"claimName": claim.claim_name, "readOnly": True}
-        volumes.append({"name": "model", "persistentVolumeClaim": source})
-    return volumes + _shards(spec)
+    return volumes + _model(spec.model.source) + _shards(spec)
+
+
+def _model(source: ModelSource) -> list[Object]:
+    if source.persistent_volume_claim is not None:
+        claim = {"claimName": source.persistent_volume_claim.claim_name, "readOnly": True}
+        return [{"name": "model", "persistentVolumeClaim": claim}]
+    if source.image is not None:
+        image = {"reference": source.image.reference, "pullPolicy": source.image.pull_policy.value}
+        return [{"name": "model", "image": image}]
+    return []
 
 
 def _shards(spec: Spec) -> list[Object]:
@@ -220,8 +227,8 @@ def _mounts(spec: Spec) -> list[Object]:
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  # a mount of the pod's own over a read-only root
     ]
-    if spec.model.source.persistent_volume_claim is not None:
-        mounts.append({"name": "model", "mountPath": CLAIM_MOUNT, "readOnly": True})
+    if _model(spec.model.source):
+        mounts.append({"name": "model", "mountPath": MODEL_MOUNT, "readOnly": True})
     if spec.engine.shard_cache is not None:
         mounts.append({"name": "shards", "mountPath": SHARDS_MOUNT})
     return mounts
