@@ -116,10 +116,15 @@ class Reason(Word):
     BAD_CHECKPOINT = "BadCheckpoint", "The stage exited with 65: the checkpoint can't be loaded."
     BUDGET_EXHAUSTED = "BudgetExhausted", "More restarts than `spec.recovery.restartBudget` allows."
     WORKER_UNREACHABLE = "WorkerUnreachable", "The leader's `/watch` is silent."
+    WRONG_VERSION = "WrongVersion", "The group's workers are of a release too far off; the message has the versions."
     UNSCHEDULABLE = "Unschedulable", "The scheduler finds no node for a stage; the message is its own."
     QUOTA = "Quota", "A ResourceQuota of the namespace has no room for the whole group."
     NO_CAPACITY = "NoCapacity", "No place fits the whole group; it waits whole, and the message says for what."
     GATED = "Gated", "The group's stages wait at their scheduling gates until a place for all of them is found."
+    NATIVE_GANG_IGNORED = (
+        "NativeGangIgnored",
+        "The cluster keeps no gangs for `placement.scheduler: Native`; the message says what to turn on.",
+    )
     PROGRESS_DEADLINE_EXCEEDED = (
         "ProgressDeadlineExceeded",
         "A rollout made no progress for `spec.rollout.progressDeadlineSeconds`, or a new group has failed.",
@@ -135,6 +140,10 @@ class Reason(Word):
         "Another PodDisruptionBudget selects the group's pods too, so the Eviction API fails; the message names it.",
     )
     INVALID_TEMPLATE = "InvalidTemplate", "The API server refuses the rendered pods; the message has its words."
+    OBJECT_IN_THE_WAY = (
+        "ObjectInTheWay",
+        "An object that is not this deployment's has a name that it needs; the message says which and what to do.",
+    )
     TWO_AUTOSCALERS = (
         "TwoAutoscalers",
         "A HorizontalPodAutoscaler sets `spec.replicas` beside `spec.autoscaling`; its number is followed.",
@@ -164,6 +173,10 @@ class Event(Word):
     CANARY_FAILED = "CanaryFailed", "The canary was worse: the rollout is given up. Has the numbers."
     GROUP_MOVES = "GroupMoves", "A group is to be had elsewhere; names the nodes that it is to leave, and why."
     GROUP_DRAINED = "GroupDrained", "A group has no running request left and was deleted."
+    NATIVE_GANG_IGNORED = (
+        "NativeGangIgnored",
+        "The cluster keeps no native gangs; says what to turn on, and whether Gates places the groups meanwhile.",
+    )
 
 
 class Metric(Word):

@@ -9,4 +9,9 @@ I/O. Unknown fields are ignored, so that neighbouring versions can talk; unknown
 from typing import Final
 
 WIRE_VERSION: Final = 1
-"""Raised when an old peer could misread a new frame; both sides refuse another version with both numbers."""
+"""Raised when an old peer could misread a new frame; who refuses another version names both numbers.
+
+The processes of a group speak the same version: its pods are of one image. Whoever watches them from outside, operator
+and router, understands the neighbouring versions too: what is new in what crosses there has a default, and what was
+there stays.
+"""

@@ -4,10 +4,16 @@
 each interval; silence of three intervals means unknown. The leader's document speaks for the group.
 """
 
+from typing import Final
+
 import msgspec
 
-from bireme.wire.errors import Garbled
+from bireme.wire import WIRE_VERSION
+from bireme.wire.errors import Garbled, WrongVersion
 from bireme.wire.requests import Limits
+
+UNDERSTOOD: Final = range(WIRE_VERSION - 1, WIRE_VERSION + 2)
+"""Versions of a stage that can be watched and told what to do: an upgrade of the operator, or its way back, is one."""
 
 
 class RankState(msgspec.Struct, frozen=True):
@@ -47,7 +53,10 @@ class ReloadState(msgspec.Struct, frozen=True):
 
 
 class StateDocument(msgspec.Struct, frozen=True):
-    """What a stage knows (design, section 6.2). Ages in seconds; counts in requests, tokens, blocks."""
+    """What a stage knows (design, section 6.2). Ages in seconds; counts in requests, tokens, blocks.
+
+    ``v`` is the wire version of the stage. A field that is added has a default, for stages that do not say it.
+    """
 
     v: int
     seq: int
@@ -137,16 +146,38 @@ class AdoptRequest(msgspec.Struct, frozen=True):
     token: str = ""
 
 
+class _Version(msgspec.Struct, frozen=True):
+    v: int
+
+
 _document: msgspec.json.Decoder[StateDocument] = msgspec.json.Decoder(StateDocument)
+_version: msgspec.json.Decoder[_Version] = msgspec.json.Decoder(_Version)
 
 
 def read_state(line: bytes | str) -> StateDocument:
     """One state document.
 
     Raises:
+        WrongVersion: it is of a release too far from this one, whatever else of it could be read.
         Garbled: the text is none.
     """
     try:
-        return _document.decode(line)
+        document = _document.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _check_version(_version_of(line))
         raise Garbled(f"no state document: {error}") from error
+    _check_version(document.v)
+    return document
+
+
+def _version_of(line: bytes | str) -> int:
+    try:
+        return _version.decode(line).v
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return WIRE_VERSION
+
+
+def _check_version(spoken: int) -> None:
+    if spoken not in UNDERSTOOD:
+        understood = f"{UNDERSTOOD.start} to {UNDERSTOOD.stop - 1}"
+        raise WrongVersion(f"the stage speaks wire version {spoken}, this side understands {understood}")

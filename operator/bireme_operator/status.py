@@ -15,10 +15,13 @@ from bireme_operator.plan.fallback import gave_up
 from bireme_operator.plan.group import Group
 from bireme_operator.plan.judgement import Judgement, Outcome
 from bireme_operator.plan.memory import GroupMemory, Memory, Transition
+from bireme_operator.plan.providers import NO_GANGS
 from bireme_operator.plan.rest import Rest
 from bireme_operator.plan.rollout import is_leaving
 
 TEXT_LIMIT = 1024
+IN_THE_WAY = " is in the way: "
+"""What a refusal says of an object that is not ours."""
 _NO_QUOTA = "exceeded quota"
 """What an API server says, of whatever kind."""
 
@@ -167,6 +170,8 @@ def _conditions(desired: Desired, groups: Sequence[Group]) -> dict[ConditionType
 def _scheduled(groups: Sequence[Group], desired: Desired) -> _Judged:
     """Say which groups lack a place and, when a rollout waits for one of them, what would help."""
     unplaced = [group for group in groups if group.verdict.state is not GroupState.FAILED and not group.placed]
+    if not unplaced and desired.no_gangs:
+        return _Judged(True, Reason.NATIVE_GANG_IGNORED, desired.no_gangs)
     if not unplaced:
         return _Judged(True, Reason.NONE)
     message = _listed("lacks a place for a stage", [group.index for group in unplaced])
@@ -175,6 +180,8 @@ def _scheduled(groups: Sequence[Group], desired: Desired) -> _Judged:
     waits = any(group.memory.draining is None and group.outdated(desired) for group in groups)
     if waits and len(groups) > desired.replicas and desired.rollout.unavailable == 0:
         message += "; no spare capacity for the rollout: add nodes, or set rollout.maxUnavailable to 1"
+    if desired.no_gangs:
+        message += f"; {desired.no_gangs}"
     return _Judged(False, unplaced[0].verdict.reason, message)
 
 
@@ -204,6 +211,10 @@ def _two_autoscalers(desired: Desired) -> dict[ConditionType, _Judged]:
 
 
 def _reason_of(refusal: str) -> Reason:
+    if refusal.startswith(NO_GANGS):
+        return Reason.NATIVE_GANG_IGNORED
+    if IN_THE_WAY in refusal:
+        return Reason.OBJECT_IN_THE_WAY
     return Reason.QUOTA if _NO_QUOTA in refusal else Reason.INVALID_TEMPLATE
 
 

@@ -28,6 +28,8 @@ class Settings:
     """Requests a second that scheduler and controller manager allow themselves; 0: Kubernetes' own 50 and 20."""
     endpoints_gathered_seconds: int = 0
     """How long changes of a Service's endpoints are gathered into one write; Kubernetes itself doesn't wait."""
+    gangs: bool = True
+    """Whether the scheduler keeps gangs; where it does not, the API server still takes PodGroups."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What each program finds in its environment beside what is there anyway, such as the settings of Go's runtime."""
 
@@ -108,9 +110,9 @@ def arguments(program: Program, files: Files, ports: Ports, settings: Settings) 
         case Program.API_SERVER:
             return _api_server(files, ports) + (_audit(files) if settings.audit else [])
         case Program.CONTROLLER_MANAGER:
-            return _controller_manager(files, ports, settings) + _gathered(settings) + _rate(settings)
+            return [*_controller_manager(files, ports, settings), *_gathered(settings), *_rate(settings), _GANG_GATE]
         case Program.SCHEDULER:
-            return _scheduler(files, ports) + _rate(settings)
+            return _scheduler(files, ports) + _rate(settings) + ([_GANG_GATE] if settings.gangs else [])
         case _:
             raise ValueError(f"{program} is no part of a control plane")
 
@@ -192,5 +194,4 @@ def _client(files: Files, port: int, user: str) -> list[str]:
         f"--secure-port={port}",
         f"--cert-dir={files.certificates}",
         "--leader-elect=false",  # there is one; a Lease would only delay it
-        _GANG_GATE,
     ]

@@ -103,6 +103,22 @@ class ControlPlane:
         for process in ending:
             process.wait(timeout=_READY_SECONDS)
 
+    @contextmanager
+    def changed(self, program: Program, settings: Settings) -> Iterator[None]:
+        """Run one program with other settings for as long as the block lasts."""
+        usual = self._settings
+        try:
+            self._restart(program, settings)
+            yield
+        finally:
+            self._restart(program, usual)
+
+    def _restart(self, program: Program, settings: Settings) -> None:
+        if program in self._running:
+            self.stop(program)
+        self._settings = settings
+        self.start(program)
+
     def close(self) -> None:
         """End everything at once; nothing of it is needed again, so nothing is asked to finish its work."""
         self._connections.close()

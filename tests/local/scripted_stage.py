@@ -8,8 +8,8 @@
 
 A stage obeys files in its state directory: `requests` has the number of running requests, `state` another state; with
 `deaf` it answers probes only, as if nobody but its own node could reach it; `unheard` names a stage that the leader
-lost, `ranks` has stages with their ranks, as JSON; with `unfit` it can't load what a reload is about. With
-BIREME_STANDBY it is nobody until `/adopt` tells it who it is.
+lost, `ranks` has stages with their ranks, as JSON; with `unfit` it can't load what a reload is about; `version` has the
+wire version that it speaks, for the next document. With BIREME_STANDBY it is nobody until `/adopt` tells it who it is.
 """
 
 import json
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bireme.process import child_environment, die_with_parent
+from bireme.wire import WIRE_VERSION
 
 STATE_DIR = Path(os.environ["BIREME_STATE_DIR"])
 WHO = {name: value for name, value in os.environ.items() if name.startswith("BIREME_") or name == "SCRIPT"}
@@ -40,9 +41,9 @@ class Facts:
 def document() -> bytes:
     override, requests = STATE_DIR / "state", STATE_DIR / "requests"
     state = override.read_text() if override.exists() else "Draining" if Facts.draining else "Serving"
-    incarnation = int(WHO["BIREME_INCARNATION"])
+    incarnation, version = int(WHO["BIREME_INCARNATION"]), STATE_DIR / "version"
     content = {
-        "v": 1,
+        "v": int(version.read_text()) if version.exists() else WIRE_VERSION,
         "seq": 1,
         "group": WHO["BIREME_GROUP_UID"],
         "stage": int(WHO["BIREME_STAGE"]),

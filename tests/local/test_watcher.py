@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from bireme.names import Port
+from bireme.wire import WIRE_VERSION
 from bireme.wire.state import StageState, StateDocument
 from bireme_operator.local.addresses import Addresses
 from bireme_operator.local.clock import steady_clock
@@ -126,6 +127,19 @@ async def test_another_pod_at_the_same_address_is_not_believed(
         while len(speaker.tokens) < 2:
             await asyncio.sleep(0.01)
     assert listener.watcher.views == {}
+
+
+async def test_a_leader_of_a_release_too_far_off_is_told_and_heard_as_soon_as_it_is_understood(
+    speaker: Speaker, listener: Listener
+) -> None:
+    await speaker.say(v=WIRE_VERSION + 2)
+    await listener.heard()
+    assert listener.watcher.views == {}
+    assert f"wire version {WIRE_VERSION + 2}" in listener.watcher.strangers["pod"]
+    speaker.send(None)
+    await speaker.say(v=WIRE_VERSION - 1)
+    await listener.until_connected()
+    assert not listener.watcher.strangers
 
 
 async def test_a_line_that_is_no_document_ends_the_stream_not_the_watcher(speaker: Speaker, listener: Listener) -> None:

@@ -64,18 +64,34 @@ LEASES: dict[str, Any] = {
 }
 
 
-def account(plane: ControlPlane, namespace: str, directory: Path) -> Path:
-    """Make a service account with the chart's rights in one namespace and return its kubeconfig."""
-    core, rbac = f"/api/v1/namespaces/{namespace}", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
-    name = {"metadata": {"name": "operator"}}
-    plane.api.post(f"{core}/serviceaccounts", json=name).raise_for_status()
-    plane.api.post(f"{rbac}/roles", json=name | {"rules": [*rules("namespace"), LEASES]}).raise_for_status()
-    subject = {"kind": "ServiceAccount", "name": "operator", "namespace": namespace}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"}
-    binding = name | {"roleRef": reference, "subjects": [subject]}
-    plane.api.post(f"{rbac}/rolebindings", json=binding).raise_for_status()
+NODE_LEASES: dict[str, Any] = LEASES | {"verbs": ["get"]}
+"""In kube-node-lease, for an operator of the whole cluster."""
+
+
+def account(plane: ControlPlane, namespace: str, directory: Path, *, cluster: bool = False) -> Path:
+    """Make a service account with the chart's rights in one namespace, or in all, and return its kubeconfig."""
+    core = f"/api/v1/namespaces/{namespace}"
+    plane.api.post(f"{core}/serviceaccounts", json={"metadata": {"name": "operator"}}).raise_for_status()
+    if cluster:
+        _bind(plane, namespace, [*rules("namespace"), *rules("cluster")])
+        _bind(plane, namespace, [LEASES], within=namespace)
+        _bind(plane, namespace, [NODE_LEASES], within="kube-node-lease")
+    else:
+        _bind(plane, namespace, [*rules("namespace"), LEASES], within=namespace)
     eventually(lambda: _may_list_pods(plane, namespace, "operator"))  # whoever judges it hears of it later
     return kubeconfig_of(plane, namespace, "operator", directory)
+
+
+def _bind(plane: ControlPlane, namespace: str, given: list[dict[str, Any]], within: str = "") -> None:
+    """Give the account of ``namespace`` these rights, ``within`` one namespace or in all."""
+    kind = "Role" if within else "ClusterRole"
+    base = "/apis/rbac.authorization.k8s.io/v1" + (f"/namespaces/{within}" if within else "")
+    name = {"metadata": {"name": f"{namespace}-operator"}}
+    plane.api.post(f"{base}/{kind.lower()}s", json=name | {"rules": given}).raise_for_status()
+    subject = {"kind": "ServiceAccount", "name": "operator", "namespace": namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": f"{namespace}-operator"}
+    binding = name | {"roleRef": reference, "subjects": [subject]}
+    plane.api.post(f"{base}/{kind.lower()}bindings", json=binding).raise_for_status()
 
 
 def _may_list_pods(plane: ControlPlane, namespace: str, account: str) -> bool:

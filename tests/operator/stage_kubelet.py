@@ -64,15 +64,23 @@ class StageKubelet:
         self._plane.api.delete(f"/api/v1/nodes/{self._node}").raise_for_status()
 
     def state_dir(self, pod: dict[str, Any]) -> Path:
-        """Where the process of the pod takes its orders: `requests`, `state`."""
+        """Where the process of the pod takes its orders: `requests`, `state`, `version`."""
         return self._directory / str(pod["metadata"]["uid"])
 
     def load(self, pod: dict[str, Any], requests: int) -> None:
-        """Let the process of the pod say that so many requests run; it never reads half of the number."""
+        """Let the process of the pod say that so many requests run."""
+        self._order(pod, "requests", requests)
+
+    def speak(self, pod: dict[str, Any], version: int) -> None:
+        """Let the process of the pod speak another wire version."""
+        self._order(pod, "version", version)
+
+    def _order(self, pod: dict[str, Any], word: str, number: int) -> None:
+        """Give an order; half of the number is never read."""
         directory = self.state_dir(pod)
-        partial = directory / ".requests.partial"
-        partial.write_text(str(requests))
-        partial.rename(directory / "requests")
+        partial = directory / f".{word}.partial"
+        partial.write_text(str(number))
+        partial.rename(directory / word)
 
     def crash(self, pod: dict[str, Any], code: int, message: str, restarts: int, *, waiting: bool) -> None:
         """Report that the pod's container has ended, as a kubelet would under `restartPolicy: OnFailure`."""

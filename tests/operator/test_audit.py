@@ -1,11 +1,13 @@
 """The rights that the chart gives are those that are used, in both directions: the audit log knows.
 
-The operator of one namespace is led through everything that makes it ask for something.
+The operator of one namespace is led through everything that makes it ask for something, that of the whole cluster
+through what it asks for besides.
 """
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +19,8 @@ from tests.controlplane.crds import await_served
 from tests.controlplane.polling import eventually
 from tests.controlplane.programs import Program
 from tests.operator.conftest import StartOperator
-from tests.operator.deployments import Deployments
-from tests.operator.rights import LEASES, account, granted, pairs
+from tests.operator.deployments import MERGE, Deployments
+from tests.operator.rights import LEASES, NODE_LEASES, Right, account, granted, pairs
 from tests.operator.stage_kubelet import StageKubelet
 
 NEVER_ASKED = {("bireme.dev", "inferencedeployments/finalizers", "update")}
@@ -27,7 +29,7 @@ NEVER_ASKED = {("bireme.dev", "inferencedeployments/finalizers", "update")}
 APPLIED = {"services", "serviceaccounts", "configmaps", "deployments", "networkpolicies", "roles", "rolebindings"}
 
 
-def is_implied(right: tuple[str, str, str]) -> bool:
+def is_implied(right: Right) -> bool:
     """To apply what is not there is a patch that needs the right to create; the log has the patch."""
     return right[1] in APPLIED and right[2] == "create"
 
@@ -52,8 +54,13 @@ def establish(plane: ControlPlane) -> None:
     await_served(plane, "-f", path)
 
 
-def asked(plane: ControlPlane, namespace: str) -> set[tuple[str, str, str]]:
-    """What the operator's account has asked for in its namespace, refused or not."""
+def asked(plane: ControlPlane, namespace: str) -> set[Right]:
+    """What the operator's account has asked for, wherever that was, refused or not."""
+    return {right for _, right in requests(plane, namespace)}
+
+
+def requests(plane: ControlPlane, namespace: str) -> set[tuple[str, Right]]:
+    """What the operator's account has asked for and where, nowhere if of the whole cluster."""
     found = set()
     written = plane.files.audit_log.read_text().rpartition("\n")[0]  # the last line may be half written
     for line in written.splitlines():
@@ -61,9 +68,10 @@ def asked(plane: ControlPlane, namespace: str) -> set[tuple[str, str, str]]:
         target = event.get("objectRef", {})
         if event["user"]["username"] != f"system:serviceaccount:{namespace}:operator":
             continue
-        if "namespace" in target and "resource" in target and target["namespace"] == namespace:
+        if "resource" in target:
             sub = f"/{target['subresource']}" if "subresource" in target else ""
-            found.add((target.get("apiGroup", ""), target["resource"] + sub, event["verb"]))
+            right = target.get("apiGroup", ""), target["resource"] + sub, event["verb"]
+            found.add((target.get("namespace", ""), right))
     return found
 
 
@@ -106,3 +114,48 @@ def test_every_right_is_used_and_nothing_else_is_asked_for(
     eventually(lambda: rights <= asked(crd, namespace))  # each is used, some only now and then
     assert asked(crd, namespace) - rights == set(), "rights that the chart does not give"
     assert "forbidden" not in operator.log.read_text()
+
+
+def test_an_operator_of_the_whole_cluster_uses_what_it_is_given_besides_and_asks_for_nothing_else(
+    crd: ControlPlane, deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, tmp_path: Path
+) -> None:
+    establish(crd)
+    namespace = deployments.namespace
+    uncordon(crd, f"node-{namespace}")
+    kubeconfig = account(crd, namespace, tmp_path, cluster=True)
+    operator = start_operator(kubeconfig=kubeconfig, cluster=True)
+    deployments.create(replicas=1, stages=2)
+    deployments.await_condition("Ready")
+    budget = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/demo-0"
+    eventually(lambda: crd.api.get(budget).status_code == 200)
+    assert operator.stop() == 0
+    crd.api.patch(budget, json={"spec": {"minAvailable": 1}}, headers=MERGE).raise_for_status()
+    operator = start_operator("another", kubeconfig=kubeconfig, cluster=True)
+    eventually(lambda: crd.api.get(budget).json()["spec"]["minAvailable"] == 2)
+    in_node_leases = pairs([NODE_LEASES])
+    silence(crd, deployments.living()[0, 0])
+    eventually(lambda: asked_in(crd, namespace, "kube-node-lease") == in_node_leases)
+    deployments.change(replicas=0)
+    eventually(lambda: crd.api.get(budget).status_code == 404)
+    rights = granted("cluster") | in_node_leases
+    eventually(lambda: rights <= asked(crd, namespace))
+    assert asked(crd, namespace) - rights - granted("namespace") - pairs([LEASES]) == set(), "not given by the chart"
+    assert asked_in(crd, namespace, "kube-node-lease") == in_node_leases
+    assert "forbidden" not in operator.log.read_text()
+
+
+def asked_in(plane: ControlPlane, namespace: str, where: str) -> set[Right]:
+    """What the operator's account has asked for in one namespace."""
+    return {right for place, right in requests(plane, namespace) if place == where}
+
+
+def uncordon(plane: ControlPlane, node: str) -> None:
+    """Nobody schedules here, and an operator that sees nodes reads a cordon as the wish to leave."""
+    plane.api.patch(f"/api/v1/nodes/{node}", json={"spec": {"unschedulable": None}}, headers=MERGE).raise_for_status()
+
+
+def silence(plane: ControlPlane, pod: dict[str, Any]) -> None:
+    """Report an address of the pod at which nobody answers: its node is in doubt then."""
+    url = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
+    nowhere = {"podIP": "127.255.255.253", "podIPs": [{"ip": "127.255.255.253"}]}
+    plane.api.patch(url, json={"status": nowhere}, headers=MERGE).raise_for_status()

@@ -58,11 +58,6 @@ def told(deployments: Deployments, field: str) -> Any:
     return deployments.get().get("status", {}).get(field)
 
 
-def scale(deployments: Deployments, replicas: int, **query: str) -> None:
-    url, change = f"{deployments.url}/demo/scale", {"spec": {"replicas": replicas}}
-    deployments.plane.api.patch(url, params=query, json=change, headers=MERGE).raise_for_status()
-
-
 def test_a_waiting_request_brings_the_first_group_and_idleness_takes_it_away(
     deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, router: httpx.URL
 ) -> None:
@@ -88,7 +83,7 @@ def test_the_number_that_an_hpa_sets_is_followed_and_two_autoscalers_are_told_of
     show_router(deployments.plane, deployments.namespace)
     start_operator()
     deployments.await_condition("Ready")
-    scale(deployments, 3, **HPA)
+    deployments.scale(3, **HPA)
     eventually(lambda: told(deployments, "readyReplicas") == 3)
     stalled = deployments.await_condition("Stalled")
     assert stalled["reason"] == "TwoAutoscalers"
@@ -104,7 +99,7 @@ def test_the_number_that_an_hpa_sets_is_followed_and_two_autoscalers_are_told_of
     assert not any(writer.startswith("bireme") for writer in writers), "the spec is its owner's"
     deployments.change(autoscaling=limits)
     assert "set another number" in deployments.await_condition("Stalled")["message"]
-    scale(deployments, 2)
+    deployments.scale(2)
     deployments.await_condition("Stalled", "False")
 
 
@@ -114,7 +109,7 @@ def test_the_scale_subresource_tells_an_hpa_how_many_groups_there_are_and_which_
     start_operator()
     deployments.create(replicas=1, stages=2)
     deployments.await_condition("Ready")
-    scale(deployments, 2)
+    deployments.scale(2)
     eventually(lambda: told(deployments, "readyReplicas") == 2)
     seen = deployments.plane.api.get(f"{deployments.url}/demo/scale").raise_for_status().json()
     assert seen["spec"]["replicas"] == seen["status"]["replicas"] == 2

@@ -89,3 +89,12 @@ async def test_a_budget_that_somebody_has_written_anew_is_made_again(spec: dict[
     server.keep(render_budget(OWNER, 0, 2) | {"spec": spec})
     await settled(server, {0: 2})
     assert server.bodies["demo-0"]["spec"] == render_budget(OWNER, 0, 2)["spec"]
+
+
+async def test_a_budget_of_somebody_else_s_that_has_the_name_is_left_alone() -> None:
+    server = Server()
+    theirs = {**render_budget(OWNER, 0, 2), "spec": {"maxUnavailable": 0}}
+    kept = server.keep(theirs | {"metadata": {"name": "demo-0"}})
+    await settled(server, {0: 2, 1: 2})
+    assert server.bodies["demo-0"] == kept
+    assert server.bodies.keys() == {"demo-0", "demo-1"}

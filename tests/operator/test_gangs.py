@@ -1,11 +1,19 @@
 """Groups are placed whole or not at all: by our own gates, by the native scheduler; T10 with a cluster that is full."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bireme.names import Label
+from bireme_operator.plan.places import HOSTNAME
+from tests.controlplane.arguments import Settings
+from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.polling import eventually
+from tests.controlplane.programs import Program
+from tests.controlplane.proxy import ApiProxy, Fault, fair
 from tests.fleet.fixtures import PYTHON_IMAGE
 from tests.fleet.fleet import Fleet
 from tests.fleet.node import CLIQUE, GPU
@@ -14,6 +22,13 @@ from tests.operator.deployments import Deployments, label
 
 _STAGE = str(Path(__file__).parents[1] / "local" / "scripted_stage.py")
 NEAR = {"topology": [{"key": CLIQUE}]}
+
+
+@pytest.fixture
+def proxy(crd: ControlPlane) -> Iterator[ApiProxy]:
+    """Between the operator and the API server."""
+    with ApiProxy(crd) as proxy:
+        yield proxy
 
 
 def stages(gpus: int) -> dict[str, Any]:
@@ -92,6 +107,74 @@ def test_the_native_scheduler_places_a_group_whole_and_its_recovery_too(
     deployments.delete_pod(deployments.living()[0, 1])
     eventually(lambda: deployments.incarnation(0, 0) == deployments.incarnation(0, 1) == "2")
     deployments.await_condition("Ready")
+
+
+@pytest.fixture
+def no_gangs(fleet: Fleet) -> Iterator[None]:
+    """The scheduler knows no gangs, as in a cluster whose administrator has turned them on at the API server alone."""
+    with fleet.plane.changed(Program.SCHEDULER, Settings(gangs=False)):
+        yield
+
+
+@pytest.mark.usefixtures("no_gangs")
+def test_gates_places_the_groups_of_a_native_scheduler_that_ignores_gangs_until_it_is_asked_anew(
+    fleet: Fleet, deployments: Deployments, start_operator: StartOperator
+) -> None:
+    for node in fleet.nodes[:3]:
+        node.set_gpus(0)
+    operator = start_operator(cluster=True)
+    deployments.create(replicas=1, stages=2, template=stages(8), placement={"scheduler": "Native"})
+    eventually(lambda: any("nodeName" in pod["spec"] for pod in deployments.pods()))  # half a gang holds a device
+    deployments.await_event("NativeGangIgnored", "--feature-gates=GenericWorkload=true")
+    eventually(lambda: waiting(deployments, "NoCapacity"))
+    eventually(lambda: len(deployments.living()) == len(deployments.pods()) == 2)
+    assert not any("nodeName" in pod["spec"] for pod in deployments.pods()), "it waits whole from now on"
+    told = deployments.await_condition("Scheduled", "False")
+    assert told["reason"] == "NoCapacity"
+    assert "scheduling.k8s.io/v1beta1=true" in told["message"]
+    operator.kill()
+    deployments.free_lease()
+    start_operator("next", cluster=True)
+    fleet.nodes[2].set_gpus(8)
+    deployments.await_condition("Ready")
+    assert deployments.await_condition("Scheduled")["reason"] == "NativeGangIgnored"
+    before = deployments.uids()
+    deployments.delete_pod(deployments.living()[0, 1])
+    eventually(lambda: len(uids := deployments.uids()) == 2 and not before.items() & uids.items())  # whole, as asked
+    deployments.await_condition("Ready")
+    assert len(deployments.events("NativeGangIgnored")) == 1, "it is remembered"
+
+
+def test_gates_places_the_groups_where_the_server_has_no_gangs(
+    fleet: Fleet, deployments: Deployments, start_operator: StartOperator, proxy: ApiProxy, tmp_path: Path
+) -> None:
+    proxy.judge = lambda asked: Fault(404) if asked.path.startswith("/apis/scheduling.k8s.io/v1beta1") else None
+    start_operator(cluster=True, kubeconfig=proxy.kubeconfig(tmp_path))
+    deployments.create(replicas=1, stages=2, template=stages(8), placement={"scheduler": "Native"})
+    deployments.await_condition("Ready")
+    told = deployments.await_condition("Scheduled")
+    assert told["reason"] == "NativeGangIgnored"
+    assert "it serves no PodGroups" in told["message"]
+    assert all(HOSTNAME in pod["spec"]["nodeSelector"] for pod in deployments.pods()), "each was let go for one node"
+    proxy.judge = fair
+    deployments.annotate("bireme.dev/resume", "now")
+    eventually(lambda: deployments.get()["status"].get("resume") == "now")
+    assert deployments.await_condition("Scheduled")["reason"] == "None"
+    deployments.delete_pod(deployments.living()[0, 1])
+    eventually(lambda: sum("schedulingGroup" in pod["spec"] for pod in deployments.living().values()) == 2)
+    deployments.await_condition("Ready")
+
+
+def test_an_operator_that_sees_no_nodes_says_that_the_server_has_no_gangs_and_makes_no_half_of_one(
+    deployments: Deployments, start_operator: StartOperator, proxy: ApiProxy, tmp_path: Path
+) -> None:
+    proxy.judge = lambda asked: Fault(404) if asked.path.startswith("/apis/scheduling.k8s.io/v1beta1") else None
+    start_operator(kubeconfig=proxy.kubeconfig(tmp_path))
+    deployments.create(replicas=1, stages=2, placement={"scheduler": "Native"})
+    told = deployments.await_condition("Stalled")
+    assert told["reason"] == "NativeGangIgnored"
+    assert "--all-namespaces" in told["message"]
+    assert not deployments.pods()
 
 
 def test_t10_a_full_cluster_is_told_that_it_has_no_spare_capacity_and_rolls_once_it_may(

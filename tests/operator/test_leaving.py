@@ -81,7 +81,7 @@ def test_the_labels_by_which_a_stage_is_chosen_are_those_of_its_pod() -> None:
     spec = parse(with_fields(spec__template={"metadata": {"labels": {"app": "chat"}}})).spec
     for stage, expected in enumerate(pod_labels(owner, 3, {"app": "chat"})):
         made = CreatePod("p", 3, stage, 1, "r", "m", {})
-        labels = render_pod(made, owner, spec, image="i", token_secret="s")["metadata"]["labels"]
+        labels = render_pod(made, owner, spec, token_secret="s")["metadata"]["labels"]
         assert expected.items() <= labels.items()
 
 

@@ -88,6 +88,7 @@ async def test_what_was_given_away_is_held_until_it_shows_or_for_half_a_minute()
 def ours(uid: str, group: str, gpus: int, phase: str = "Running", **spec: Any) -> dict[str, Any]:
     body = pod(uid, gpus, phase, **spec)
     labels = {Label.STAGE.value: "0", Label.GROUP_INDEX.value: group, Label.INCARNATION.value: "1"}
+    labels[Label.DEPLOYMENT.value] = "demo"
     owner = {"name": "demo", "uid": "owner", "controller": True}
     meta = {"name": uid, "namespace": "n", "resourceVersion": "1", "labels": labels, "ownerReferences": [owner]}
     return {**body, "metadata": {**body["metadata"], **meta}}
@@ -111,6 +112,52 @@ async def test_our_own_pods_are_not_read_but_known_and_count_at_once() -> None:
     store.see_pod(ours("6", "4", 4, "Pending", nodeSelector={HOSTNAME: "b"}))
     assert await free(places) == {"a": 5, "b": 1}, "it shows, so it is not held any more"
     assert server.asked == 4
+
+
+def orphan(uid: str, gpus: int, phase: str = "Running", **spec: Any) -> dict[str, Any]:
+    body = ours(uid, "0", gpus, phase, **spec)
+    del body["metadata"]["ownerReferences"]
+    return body
+
+
+async def test_what_was_given_to_a_pod_that_is_gone_is_free_at_once() -> None:
+    store, server = Store(lambda: 0.0), Server([node("a")], [])
+    places = Places(server, lambda: 0.0, store)
+    let_go = ours("1", "0", 4, "Pending", nodeSelector={HOSTNAME: "a"})
+    store.see_pod(let_go)
+    places.hold("1", "a", Needs(amounts({GPU: 4})))
+    store.see_pod(let_go, gone=True)  # before anybody looked
+    assert await free(places) == {"a": 8}
+
+
+async def test_a_stage_pod_that_is_nobody_s_takes_room_from_the_first_look_of_an_operator_until_it_ends() -> None:
+    odd = orphan("2", 2, nodeName="b")
+    odd["metadata"]["labels"] = {Label.STAGE.value: "mine"}
+    left = orphan("1", 4, nodeName="a")
+    store, server, now = Store(lambda: 0.0), Server([node("a"), node("b")], [left, odd]), 0.0
+    places = Places(server, lambda: now, store)
+    assert await free(places) == {"a": 4, "b": 6}
+    server.lists["pods"], now = [], 3.0  # from now on only those of others are read
+    assert await free(places) == {"a": 4, "b": 6}
+    left["status"]["phase"], left["metadata"]["resourceVersion"] = "Failed", "2"
+    store.see_pod(left)
+    odd["metadata"]["resourceVersion"] = "3"
+    store.see_pod(odd, gone=True)
+    assert await free(places) == {"a": 8, "b": 8}
+
+
+async def test_a_stage_pod_that_is_orphaned_while_the_operator_runs_takes_room_until_it_ends() -> None:
+    store, server = Store(lambda: 0.0), Server([node("a")], [])
+    places = Places(server, lambda: 0.0, store)
+    store.see_pod(ours("1", "0", 4, nodeName="a"))
+    left = orphan("1", 4, nodeName="a")
+    left["metadata"]["resourceVersion"] = "2"
+    store.see_pod(left)
+    assert await free(places) == {"a": 4}
+    ended = orphan("1", 4, "Succeeded", nodeName="a")
+    ended["metadata"]["resourceVersion"] = "3"
+    store.see_pod(ended)
+    assert await free(places) == {"a": 8}
 
 
 async def test_who_looks_often_is_not_kept_waiting_by_a_read_nor_ended_by_one_that_fails() -> None:

@@ -82,7 +82,7 @@ class Bench:
         self.visits = 0
         self.errands = Errands(self._ring)
         spec_of: Callable[[str, Spec], Spec] = lambda _, spec: spec  # noqa: E731
-        self.pods = PodWriter(self.server, self.store, OWNER, "image", spec_of, self.errands)
+        self.pods = PodWriter(self.server, self.store, OWNER, spec_of, self.errands)
         self.desired = Desired.of(DEMO, OWNER.uid)
 
     def _ring(self) -> None:

@@ -64,8 +64,9 @@ def test_the_last_line_says_why_a_stage_ended() -> None:
     assert (record.view.message, record.view.exit_code) == ("bireme-worker: Hung: rank 1", 70)
 
 
-def test_an_init_container_that_fails_is_named_and_its_exit_code_is_not_taken_for_the_worker_s() -> None:
-    record = record_of(pod(status=initial({"waiting": {}}, {"terminated": {"exitCode": 65, "reason": "Error"}}, 1)))
+@pytest.mark.parametrize("state", ["waiting", "running"])  # by the time that anybody looks it may run again
+def test_an_init_container_that_fails_is_named_and_its_exit_code_is_not_taken_for_the_worker_s(state: str) -> None:
+    record = record_of(pod(status=initial({state: {}}, {"terminated": {"exitCode": 65, "reason": "Error"}}, 1)))
     assert record is not None
     assert (record.view.message, record.view.exit_code) == ("init container fetch: Error (exit code 65)", None)
 
@@ -100,8 +101,22 @@ def test_a_pod_that_the_scheduler_has_not_come_to_since_it_was_let_go_is_not_ref
 
 
 def test_a_pod_of_somebody_else_is_no_stage() -> None:
-    assert record_of(pod(ownerReferences=[])) is None
-    assert record_of(pod(labels={"bireme.dev/stage": "x"})) is None
+    assert record_of(pod(labels={"bireme.dev/group": "1"})) is None
+    for stranger in (pod(ownerReferences=[]), pod(labels={"bireme.dev/stage": "x"})):
+        record = record_of(stranger)
+        assert record is not None
+        assert (record.owner_uid, record.view.node) == ("", "n1"), "it takes room of its node all the same"
+
+
+def test_a_pod_that_is_orphaned_is_not_planned_with_any_more() -> None:
+    store = Store(lambda: 100.0)
+    named = pod()["metadata"]["labels"] | {"bireme.dev/deployment": "demo"}
+    store.see_pod(pod(5, labels=named))
+    assert store.see_pod(pod(6, labels=named, ownerReferences=[])) == KEY
+    assert store.views(KEY, "owner") == ()
+    assert [record.uid for record in store.everything()] == ["u1"]
+    store.see_pod(pod(7, labels=named, ownerReferences=[]), gone=True)
+    assert not list(store.everything())
 
 
 def test_a_label_that_somebody_wrote_onto_a_stage_hides_it_from_nobody() -> None:

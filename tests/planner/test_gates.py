@@ -146,6 +146,22 @@ def test_what_is_left_of_a_group_that_never_served_does_not_wait_with_devices() 
     assert nodes.step().status.ready_replicas == 1
 
 
+def test_groups_that_are_placed_at_once_share_no_node_where_there_is_room_apart() -> None:
+    nodes = Nodes(gated(2, stages=1, topology=Topology()), {"a": 24, "b": 16, "c": 16})
+    for _ in range(3):
+        nodes.step()
+        nodes.schedule()
+    assert [pod.node for group in (0, 1) for pod in nodes.pods(group)] == ["a", "b"]
+    nodes.world.vanish(nodes.world.pod(0, 0).name)
+    nodes.world.vanish(nodes.world.pod(1, 0).name)
+    nodes.gpus = {"a": 32, "b": 8, "c": 8}
+    for _ in range(4):
+        nodes.step()
+        nodes.schedule()
+    assert len({pod.node for group in (0, 1) for pod in nodes.pods(group)}) == 2, "the room on a would do for both"
+    assert nodes.step().status.ready_replicas == 2
+
+
 def test_an_operator_that_sees_no_nodes_says_so() -> None:
     world = gated(1)
     nodes = Nodes(world, {"a": 16})

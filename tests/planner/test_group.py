@@ -7,6 +7,7 @@ import pytest
 from bireme.names import GroupState, Reason
 from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
 from bireme_operator.plan.plan import Plan, plan
+from bireme_operator.plan.suspects import suspects
 from tests.planner.world import World, document, wanted
 
 
@@ -35,6 +36,29 @@ def test_a_broken_watch_is_never_called_serving() -> None:
     world = serving_world()
     observed = seen(world, list(world.pods.values()), connected=False)
     assert judged(world, observed) == (GroupState.RECOVERING, Reason.WORKER_UNREACHABLE)
+
+
+def test_a_leader_that_can_t_be_understood_is_told_and_its_pods_stay() -> None:
+    world = serving_world()
+    leader = world.pod(0, 0)
+    pods = tuple(replace(pod, node="n1") for pod in world.pods.values())
+    observed = Observed(pods, {}, strangers={leader.name: "the stage speaks wire version 9"})
+    result = plan(world.desired, observed, world.memory, world.now + 3600)
+    told = result.status.groups[0]
+    assert (told.state, told.reason) == (GroupState.RECOVERING, Reason.WRONG_VERSION)
+    assert told.message == "the stage speaks wire version 9"
+    assert not result.actions
+    assert not suspects(observed, world.now + 3600), "somebody speaks there"
+
+
+def test_a_restart_is_the_way_out_for_leaders_that_can_t_be_understood() -> None:
+    world = World(wanted(replicas=2))
+    world.settle()
+    world.change(restart="now")
+    strangers = {pod.name: "the stage speaks wire version 9" for pod in world.pods.values() if pod.stage == 0}
+    observed = Observed(tuple(world.pods.values()), {}, strangers=strangers)
+    after = plan(world.desired, observed, world.memory, world.now + 3600).memory
+    assert all(group.draining for group in after.groups.values())
 
 
 def test_a_watch_that_is_silent_for_three_intervals_is_never_called_serving() -> None:

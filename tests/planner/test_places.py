@@ -1,8 +1,11 @@
 """Where a whole group may go: room, taints, selectors, one domain, none that another group has; or the reason why not."""
 
+from itertools import combinations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bireme_operator.plan.places import HOSTNAME, Needs, NodeView, NoRoom, Search, Topology, find
 from bireme_operator.plan.quantities import amounts, thousandths
@@ -56,6 +59,64 @@ def test_a_stage_that_is_made_anew_stays_with_its_peers() -> None:
     nodes = [node("a1", rack="a"), node("b1", rack="b")]
     beside = (node("b9", 0, rack="b"),)
     assert place(nodes, 1, topology=Topology((RACK,)), beside=beside) == ["b1"]
+
+
+def test_nodes_that_no_other_group_has_are_taken_first() -> None:
+    nodes = [node("n1", 16), node("n2", 16), node("n3", 8)]
+    assert place(nodes, others={"n1": 1}) == ["n2", "n2"]
+    assert place(nodes, 1, others={"n1": 1, "n2": 1}) == ["n3"], "one death should not take two groups"
+    assert place(nodes, others={"n1": 1, "n2": 2}) == ["n1", "n1"], "the group itself stays on as few as can be"
+    assert place(nodes, 5, others={"n1": 1}) == ["n1", "n1", "n2", "n2", "n3"], "a wish, where there is room"
+
+
+def test_a_larger_domain_is_taken_where_nothing_is_shared() -> None:
+    nodes = [node("a1"), node("a2"), node("b1"), node("b2"), node("c1", rack="b"), node("c2", rack="b")]
+    nodes += [node("c3", rack="b"), node("c4", 0, rack="b")]
+    near = Topology(required=(RACK,))
+    assert place(nodes, topology=near) == ["c1", "c2"], "the smallest"
+    assert place(nodes, topology=near, others={"c1": 1, "c2": 1, "c3": 1}) == ["a1", "a2"]
+    assert place(nodes, topology=near, others={"c4": 3}) == ["c1", "c2"], "it is not on that node"
+
+
+def test_of_equal_domains_the_one_with_the_fewest_other_groups_is_taken() -> None:
+    nodes = [node(name, 16, rack=name[0]) for name in ("a1", "a2", "b1", "b2")]
+    assert place(nodes, topology=Topology((RACK,)), others={"a2": 1}) == ["b1", "b1"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from("ab")), min_size=1, max_size=6),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_to_be_apart_from_other_groups_costs_no_place_and_no_node_more(
+    cluster: list[tuple[int, int, str]], count: int, near: bool
+) -> None:
+    nodes = [node(f"n{number}", 8 * slots, rack=rack) for number, (slots, _, rack) in enumerate(cluster)]
+    others = {f"n{number}": groups for number, (_, groups, _) in enumerate(cluster) if groups}
+    topology = Topology((RACK,) if near else ())
+    found = place(nodes, count, topology=topology, others=others)
+    assert isinstance(found, NoRoom) == isinstance(place(nodes, count, topology=topology), NoRoom)
+    if isinstance(found, NoRoom):
+        return
+    racks = {one.labels[RACK]: [each for each in nodes if each.labels[RACK] == one.labels[RACK]] for one in nodes}
+    domains = list(racks.values()) if near else [nodes]
+    home = next(domain for domain in domains if found[0] in {one.name for one in domain})
+    assert set(found) <= {one.name for one in home}
+    alone = place(home, count)
+    assert not isinstance(alone, NoRoom)
+    assert len(set(found)) == len(set(alone)), "the group is as near together as there can be"
+    if any(others.get(name) for name in found):
+        assert not any(_apart(domain, count, others) for domain in domains)
+
+
+def _apart(domain: list[NodeView], count: int, others: dict[str, int]) -> bool:
+    """Whether as few nodes as can be hold the group in this domain and no other group."""
+    least = place(domain, count)
+    if isinstance(least, NoRoom):
+        return False
+    free = [one for one in domain if not others.get(one.name)]
+    chosen = combinations(free, len(set(least)))
+    return any(sum(one.slots(GPUS) for one in some) >= count for some in chosen)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def pod(engine: dict[str, Any], stage: int = 1) -> dict[str, Any]:
     desired = Desired.of(one, "uid")
     environment = desired.pod_environment(0, stage, 1)
     made = CreatePod(desired.pod_name(0, stage, 1), 0, stage, 1, desired.revision, desired.model_revision, environment)
-    return render_pod(made, Owner("tiny", "default", "uid"), one.spec, image="i", token_secret="t")
+    return render_pod(made, Owner("tiny", "default", "uid"), one.spec, token_secret="t")
 
 
 def parts(manifest: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:

@@ -8,8 +8,8 @@ import pytest
 from bireme_operator.plan.memory import Memory
 from tests.planner.world import World, wanted
 
-NEW_IN_GROUPS = {"revision", "restart", "making", "floor", "halfway_since", "announced", "refused"}
-NEW = {"progress", "good", "sources"}
+NEW_IN_GROUPS = {"revision", "restart", "making", "floor", "halfway_since", "announced", "refused", "image"}
+NEW = {"progress", "good", "sources", "images", "restart", "stale_spares"}
 
 
 def as_left_by_the_release_before(memory: Memory) -> Memory:

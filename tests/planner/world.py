@@ -248,6 +248,7 @@ class World:
                     f"127.1.0.{action.number}",
                     ready=True,
                     spare=action.number,
+                    image=action.image,
                 )
             case EndSpare():
                 del self.spares[action.name]
@@ -299,6 +300,7 @@ class World:
             started_at=self.now,
             told_leader=max(leaders, default=0),
             source=action.environment.get(Env.MODEL_PATH, ""),
+            image=action.image,
         )
 
     def _restart(self, name: str) -> None:

@@ -43,6 +43,8 @@ _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
+_NO_VERSION: Final = "1"
+"""What no object has: etcd is at it while it is empty."""
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -122,9 +124,29 @@ class Kube:
         path = resource_of(manifest).path(manifest["metadata"].get("namespace"))
         return await self._write("post", path, query, manifest)
 
-    async def apply(self, manifest: Object, *, manager: Manager = Manager.CHILDREN) -> Object:
-        """Apply the whole intent of ``manager`` for an object of ours."""
-        return await self._apply(manifest, None, manager)
+    async def find(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        """Read one object live by the right to list, or nothing if it is not there."""
+        found = await self._ask("get", resource.path(namespace), {"fieldSelector": f"metadata.name={name}"})
+        return found["items"][0] if found.get("items") else None
+
+    async def apply(
+        self, manifest: Object, *, uid: str = "", version: str = "", manager: Manager = Manager.CHILDREN
+    ) -> Object:
+        """Apply the whole intent of ``manager``: to the object with ``uid``, at ``version``; to any if none is named.
+
+        Raises:
+            Conflict: the name is another object's, or nobody's if ``uid`` is named, or there is another version of it.
+        """
+        wanted = {name: value for name, value in {"uid": uid, "resourceVersion": version}.items() if value}
+        return await self._apply({**manifest, "metadata": manifest["metadata"] | wanted}, None, manager)
+
+    async def apply_anew(self, manifest: Object) -> Object:
+        """Apply what is not there yet. To create it would make another entry of what we own, which no apply takes back.
+
+        Raises:
+            Conflict: an object of that name is there.
+        """
+        return await self.apply(manifest, version=_NO_VERSION)
 
     async def apply_status(self, manifest: Object) -> Object:
         """Apply the status of an object."""
@@ -150,15 +172,18 @@ class Kube:
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str, grace_s: int | None = None
-    ) -> Object:
-        """Delete the object of this name if it is still the one with ``uid``, and return it as it is now.
+    ) -> Object | None:
+        """Delete the object of this name if it is still the one with ``uid``; return it if it is there a while longer.
+
+        What goes at once is answered with a Status, or as it was, without a version.
 
         Raises:
             Conflict: another object has the name now.
         """
         body: Object = {"preconditions": {"uid": uid}}
         body |= {} if grace_s is None else {"gracePeriodSeconds": grace_s}
-        return await self._write("delete", resource.path(namespace, name), {}, body)
+        left = await self._write("delete", resource.path(namespace, name), {}, body)
+        return left if "resourceVersion" in left.get("metadata", {}) else None
 
     async def _apply(self, manifest: Object, subresource: str | None, manager: Manager) -> Object:
         meta = manifest["metadata"]

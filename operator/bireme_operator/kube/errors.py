@@ -67,9 +67,17 @@ def error_of(code: int, body: str | None) -> KubeError:
         return AlreadyExists(message) if reason == "AlreadyExists" else Conflict(message)
     if code == 403:
         return _forbidden(message, status)
+    if code == 422 and _is_another(status):
+        return Conflict(message)
     if code in {400, 405, 413, 415, 422} or _UNTYPED in message:
         return Refused(message)
     return Unavailable(f"HTTP {code}: {message}")
+
+
+def _is_another(status: Mapping[str, Any]) -> bool:
+    """Whether what was to be applied to one object would have been applied to another of its name."""
+    causes = (status.get("details") or {}).get("causes") or ()
+    return any(cause.get("field") == "metadata.uid" for cause in causes)
 
 
 def _forbidden(message: str, status: Mapping[str, Any]) -> KubeError:

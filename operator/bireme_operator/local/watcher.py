@@ -12,7 +12,7 @@ from typing import Final
 import aiohttp
 
 from bireme.names import Header, Port
-from bireme.wire.errors import Garbled
+from bireme.wire.errors import Garbled, WireError, WrongVersion
 from bireme.wire.state import StateDocument, read_state
 from bireme_operator.local.clock import Clock
 from bireme_operator.plan.observed import SILENT_AFTER_S, WATCH_INTERVAL_S, LeaderView
@@ -47,6 +47,8 @@ class Watcher:
         self._tasks: dict[Leader, asyncio.Task[None]] = {}
         self._said: dict[Leader, tuple[object, ...]] = {}
         self.views: dict[int, LeaderView] = {}
+        self.strangers: dict[str, str] = {}
+        """Why a leader can't be understood, by pod."""
 
     def follow(self, leaders: Iterable[Leader]) -> None:
         """Listen to exactly these leaders from now on."""
@@ -55,6 +57,7 @@ class Watcher:
             self._tasks.pop(leader).cancel()
             self._said.pop(leader, None)
             self.views.pop(leader.group, None)
+            self.strangers.pop(leader.pod, None)
         for leader in wanted - self._tasks.keys():
             self._tasks[leader] = asyncio.get_running_loop().create_task(self._listen(leader))
 
@@ -67,13 +70,16 @@ class Watcher:
     async def _listen(self, leader: Leader) -> None:
         redial = _FIRST_REDIAL_S
         while True:
+            stranger = ""
             try:
                 async for document in self._documents(leader):
                     self._hear(leader, document)
                     redial = _FIRST_REDIAL_S
-            except (aiohttp.ClientError, OSError, TimeoutError, Garbled) as error:
+            except (aiohttp.ClientError, OSError, TimeoutError, WireError) as error:
                 log.debug("/watch of %s: %s", leader.pod, str(error) or type(error).__name__)
+                stranger = str(error) if isinstance(error, WrongVersion) else ""
             self._broke(leader)
+            self._note(leader, stranger)
             await asyncio.sleep(redial)
             redial = min(2 * redial, _LAST_REDIAL_S)
 
@@ -94,6 +100,7 @@ class Watcher:
                 yield document
 
     def _hear(self, leader: Leader, document: StateDocument) -> None:
+        self._note(leader, "")
         before, said = self.views.get(leader.group), _essence(document)
         known = self._said.get(leader)
         news = said != known
@@ -102,6 +109,13 @@ class Watcher:
         self.views[leader.group] = LeaderView(leader.pod, document, self._clock(), word=known)
         if before is None or not before.connected or news:
             self._changed()
+
+    def _note(self, leader: Leader, stranger: str) -> None:
+        if stranger != self.strangers.pop(leader.pod, ""):
+            log.warning("/watch of %s: %s", leader.pod, stranger or "it is understood again, or silent")
+            self._changed()
+        if stranger:
+            self.strangers[leader.pod] = stranger
 
     def _broke(self, leader: Leader) -> None:
         view = self.views.get(leader.group)

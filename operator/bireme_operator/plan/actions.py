@@ -11,7 +11,8 @@ from bireme.wire.state import AdoptRequest, ReloadRequest
 class CreatePod:
     """Make one stage pod. The backend adds what only it knows: addresses, token file, state directory.
 
-    The name is derived from identity and incarnation, so that creating it twice fails the second time.
+    The name is derived from identity and incarnation, so that creating it twice fails the second time. ``image`` is for
+    a worker whose template names none.
     """
 
     name: str
@@ -21,6 +22,7 @@ class CreatePod:
     revision: str
     model_revision: str
     environment: Mapping[str, str]
+    image: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class CreateSpare:
     revision: str
     model_revision: str
     environment: Mapping[str, str]
+    image: str = ""
 
 
 @dataclass(frozen=True)

@@ -90,8 +90,10 @@ class Desired:
     end of everything, gently: all groups are drained and nothing is made anew. ``restart`` is the value of the restart
     annotation: groups made under another are made anew. ``resume`` is that of the resume annotation: what failed under
     another is tried again. ``history`` has the renderings of groups still to be changed.
-    ``unavailable_groups`` is `spec.disruption.maxUnavailableGroups`. ``replicas_owner`` is another autoscaler that
-    writes `spec.replicas`, where there are two.
+    ``image`` is what the backend has for workers whose template names none, ``images`` what it had when a revision was
+    made. ``no_gangs`` has why the native scheduler that is asked for can't be relied on (see plan/providers.py).
+    ``unavailable_groups`` is `spec.disruption.maxUnavailableGroups`. ``replicas_owner`` is another autoscaler
+    that writes `spec.replicas`, where there are two.
     """
 
     name: str
@@ -112,6 +114,8 @@ class Desired:
     resume: str = ""
     rollout: RolloutPolicy = field(default_factory=RolloutPolicy)
     history: Mapping[str, Rendering] = field(default_factory=dict)
+    image: str = ""
+    images: Mapping[str, str] = field(default_factory=dict)
     custom: bool = False
     unavailable_groups: int = 1
     spares: int = 0
@@ -119,6 +123,7 @@ class Desired:
     topology: Topology = field(default_factory=Topology)
     autoscaling: ScalingPolicy | None = None
     replicas_owner: str = ""
+    no_gangs: str = ""
 
     @classmethod
     def of(cls, deployment: InferenceDeployment, uid: str) -> Self:
@@ -166,6 +171,10 @@ class Desired:
             replicas_owner=_owner_of_replicas(meta.managed_fields) if spec.autoscaling else "",
         )
 
+    def without_gangs(self, why: str) -> Self:
+        """Return the same where the native scheduler can't be relied on: groups are made anew whole all the same."""
+        return replace(self, no_gangs=why, recovery=replace(self.recovery, whole=True))
+
     @cached_property
     def source(self) -> str:
         """Where the checkpoint lies, as a stage sees it."""
@@ -203,6 +212,10 @@ class Desired:
         known = [made for made in self.history.values() if made.revision == revision]
         exact = [made for made in known if made.model_revision == model_revision]
         return self.with_rendering((exact or known)[-1]) if known else self
+
+    def image_of(self, revision: str) -> str:
+        """Return the image of workers of a revision whose template names none."""
+        return self.images.get(revision, self.image)
 
     def stopped(self) -> Self:
         """Return the wish to end everything."""

@@ -79,4 +79,5 @@ def _create(group: Group, stage: int, desired: Desired, *, alone: bool) -> Creat
         desired.revision,
         model_revision,
         environment,
+        group.memory.image or desired.image_of(desired.revision),
     )

@@ -6,6 +6,7 @@ group waits whole. There is no transaction over pods: what was let go and found 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from bireme.names import GroupState, Reason
@@ -78,7 +79,7 @@ class _Ground:
         if self.observed.nodes is None:
             return _BLIND
         beside = [node for pod in group.stages.values() if (node := self._home(pod)) is not None]
-        search = Search(len(gated), self.observed.needs, self.desired.topology, tuple(beside), self._taken(group))
+        search = self._search(len(gated), tuple(beside), group)
         found = find(search, list(self.nodes.values()))
         if isinstance(found, NoRoom):
             return found
@@ -93,7 +94,26 @@ class _Ground:
         for lift in lifts:
             node = self.nodes[lift.node]
             self.nodes[lift.node] = replace(node, free=total([node.free, less]))
+            self.homes.setdefault(lift.node, set()).add(index)
         self.given[index] = {lift.node for lift in lifts}
+
+    @cached_property
+    def homes(self) -> dict[str, set[int]]:
+        """The groups that have a stage on a node, or are let go for it, and are not to leave it."""
+        found: dict[str, set[int]] = {}
+        for group in self.groups:
+            for pod in group.living if group.memory.draining is None else ():
+                if (home := self._home(pod)) is not None:
+                    found.setdefault(home.name, set()).add(group.index)
+        return found
+
+    def _search(self, count: int, beside: tuple[NodeView, ...], group: Group) -> Search:
+        taken, others = self._taken(group), self._others(group.index)
+        return Search(count, self.observed.needs, self.desired.topology, beside, taken, others)
+
+    def _others(self, index: int) -> dict[str, int]:
+        """How many groups beside this one there are on each node that has any."""
+        return {name: number for name, groups in self.homes.items() if (number := len(groups - {index}))}
 
     def beside_groups(self, spares: Sequence[PodView]) -> Iterator[LiftGate]:
         """Give each spare a place in the domain of a group, first where the fewest stand by."""
@@ -116,7 +136,8 @@ class _Ground:
         placed.sort(key=lambda one: (standing.count(self._domain(homes[one.index][0])), one.index))
         for group in placed:
             beside = tuple(homes[group.index])
-            search = Search(1, self.observed.needs, self.desired.topology, beside, self._taken(group))
+            # The death of one node should not take a stage and what is to replace it.
+            search = replace(self._search(1, beside, group), others=self._others(SPARE))
             if not isinstance(found := find(search, list(self.nodes.values())), NoRoom):
                 return found[0]
         return None
@@ -139,4 +160,8 @@ class _Ground:
             return self.nodes.get(pod.node)
         if pod.gated or not pod.aim:
             return None
-        return next((node for node in self.nodes.values() if node.labels.get(HOSTNAME) == pod.aim), None)
+        return self.nodes.get(self._by_host.get(pod.aim, ""))
+
+    @cached_property
+    def _by_host(self) -> dict[str, str]:
+        return {node.labels.get(HOSTNAME, ""): name for name, node in self.nodes.items()}

@@ -167,9 +167,10 @@ def look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) 
     document = leader.document if leader and leader.connected else None
     stages = {stage: as_it_is(pod, leader) for stage, pod in stages.items()}
     memory = updated(memory, halfway_since=_halfway(memory, stages, desired, now))
-    verdict = judge(memory, stages, leader, desired, now)
+    stranger = observed.strangers.get(stages[0].name, "") if 0 in stages else ""
+    verdict = judge(memory, stages, leader, desired, now, stranger=stranger)
     verdict = _if_preempted(verdict, [pod for pod in pods if pod.deleting])
-    unheard_s = None if document else _unheard_s(memory, stages, leader, desired, now)
+    unheard_s = None if document or stranger else _unheard_s(memory, stages, leader, desired, now)
     if memory.index in observed.without_quota and not memory.draining and not memory.failure:
         verdict = Verdict(GroupState.PENDING, Reason.QUOTA, observed.without_quota[memory.index])
     deleting = [pod for pod in pods if pod.deleting]
@@ -189,11 +190,14 @@ def _unheard_s(
 def _halfway(memory: GroupMemory, stages: Mapping[int, PodView], desired: Desired, now: float) -> float | None:
     """Since when the scheduler refuses a stage that was let to it. One it has not come to yet is only slow.
 
-    Or since when a group that never served holds devices while one of its stages waits for a place.
+    Or since when a group that never served holds devices while one of its stages waits for a place. A native gang is
+    refused as a whole, and waits so; it is halfway only while another stage of it has a node.
     """
-    refused = any(pod.aim and pod.unplaced and not pod.node and not pod.gated for pod in stages.values())
+    refused = any(pod.unplaced and not pod.node and not pod.gated for pod in stages.values())
     split = not memory.served and len({pod.gated for pod in stages.values() if pod.gated or pod.node}) > 1
-    if desired.gang is not Gang.GATES or not (refused or split):
+    held = any(pod.node for pod in stages.values())
+    halfway = {Gang.GATES: refused or split, Gang.NATIVE: refused and held and not desired.no_gangs}
+    if not halfway.get(desired.gang):
         return None
     return now if memory.halfway_since is None else memory.halfway_since
 
@@ -240,14 +244,23 @@ def remember_verdict(group: Group, now: float) -> GroupMemory:
 
 
 def judge(
-    memory: GroupMemory, stages: Mapping[int, PodView], leader: LeaderView | None, desired: Desired, now: float
+    memory: GroupMemory,
+    stages: Mapping[int, PodView],
+    leader: LeaderView | None,
+    desired: Desired,
+    now: float,
+    *,
+    stranger: str,
 ) -> Verdict:
-    """Say in which state a group is, and why."""
+    """Say in which state a group is, and why. ``stranger`` is why its leader can't be understood."""
     if memory.draining:
         return _draining(memory, leader)
     if memory.failure:
         return Verdict(GroupState.FAILED, memory.failure.reason, memory.failure.message)
     incomplete = _incomplete(memory, stages, desired, now)
+    if stranger and not incomplete:
+        without = GroupState.RECOVERING if memory.served else GroupState.STARTING
+        return Verdict(without, Reason.WRONG_VERSION, stranger)
     if incomplete or not desired.custom:
         return incomplete or _as_the_leader_says(memory, stages, leader, desired)
     return _as_the_pods_say(memory, stages)
@@ -281,6 +294,8 @@ def _incomplete(memory: GroupMemory, stages: Mapping[int, PodView], desired: Des
     if unplaced:
         message = f"stage {unplaced[0].stage} has no node: {unplaced[0].message}"
         state = GroupState.RECOVERING if memory.served else GroupState.PENDING
+        if desired.no_gangs and desired.gang is Gang.NATIVE:
+            return Verdict(state, Reason.NATIVE_GANG_IGNORED, f"{message}; {desired.no_gangs}")
         return Verdict(state, Reason.UNSCHEDULABLE, message)
     if not memory.served:
         return Verdict(GroupState.STARTING, Reason.PULLING, f"stage {listed} is being started")

@@ -69,9 +69,10 @@ class GroupMemory:
     group served, 0 if it never did. ``restarts`` only grows. ``down_since`` is None while the group serves; ``total_s``
     is how long the last start or recovery took. ``source`` and ``model_revision`` name the checkpoint that it served.
     ``revision`` is the rendering that the group keeps to until it is rolled, ``restart`` the restart annotation that it
-    was made under; both are None while nobody knows. ``making`` is the incarnation that all its stages have together,
-    0 for a group whose stages are made anew one by one. ``halfway_since`` is when some stages had a place first, and
-    others not. ``recalled`` is the leader pod that was asked to drain and shall not any more.
+    was made under, ``image`` what its workers have whose template names none (see plan/images.py); all three are None
+    while nobody knows. ``making`` is the incarnation that all its stages have together, 0 for a group whose stages are
+    made anew one by one. ``halfway_since`` is when some stages had a place first, and others not. ``recalled`` is the
+    leader pod that was asked to drain and shall not any more.
     ``announced`` is the model revision that it was last said to serve, ``refused`` why it keeps to that although
     another is wanted. ``asked`` is which nodes it was last said to leave, and why.
     """
@@ -94,6 +95,7 @@ class GroupMemory:
     model_revision: str = ""
     revision: str | None = None
     restart: str | None = None
+    image: str | None = None
     making: int = 0
     floor: int = 0
     halfway_since: float | None = None
@@ -120,7 +122,7 @@ class GroupMemory:
         """Return the memory of a group that is to be made anew, of what is wanted then: nothing it did counts on."""
         known = replace(self, draining=None, failure=None, deaths=(), epoch=0, down_since=now, counted={})
         known = replace(known, source="", model_revision="", announced="", refused=None)
-        return replace(known, revision=None, restart=None, halfway_since=None)
+        return replace(known, revision=None, restart=None, image=None, halfway_since=None)
 
     @property
     def served(self) -> bool:
@@ -133,6 +135,14 @@ def updated(known: GroupMemory, **changes: Any) -> GroupMemory:
     if all(getattr(known, name) == value for name, value in changes.items()):
         return known
     return replace(known, **changes)
+
+
+@dataclass(frozen=True)
+class Gangless:
+    """Why the native scheduler is not relied on. It holds while ``key`` names what is still asked for."""
+
+    key: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -184,7 +194,9 @@ class Memory:
     """The whole deployment. ``floor`` is the highest incarnation of any group that is gone.
 
     ``good`` names the last rendering with which every group served. ``sources`` has what each model revision that has
-    served is the name of (see plan/naming.py). ``spares`` is the highest number that a standby pod has had.
+    served is the name of (see plan/naming.py). ``spares`` is the highest number that a standby pod has had;
+    those up to ``stale_spares`` have another image than is wanted now. ``images`` has the image of each revision since
+    the restart annotation is ``restart`` (see plan/images.py), which is None while nobody has noted any.
     """
 
     groups: Mapping[int, GroupMemory] = field(default_factory=dict)
@@ -195,6 +207,10 @@ class Memory:
     sources: Mapping[str, str] = field(default_factory=dict)
     spares: int = 0
     scaling: Scaling | None = None
+    gangless: Gangless | None = None
+    images: Mapping[str, str] = field(default_factory=dict)
+    restart: str | None = None
+    stale_spares: int = 0
 
 
 def intent(after: Memory, actions: Sequence[Action]) -> Memory | None:

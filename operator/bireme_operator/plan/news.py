@@ -9,7 +9,7 @@ from bireme_operator.plan.actions import Action, AdoptSpare, CreatePod, made_by_
 from bireme_operator.plan.group import Verdict
 from bireme_operator.plan.memory import GroupMemory, Memory, Progress
 
-_MISSING: Final = (Reason.QUOTA, Reason.NO_CAPACITY, Reason.UNSCHEDULABLE)
+_MISSING: Final = (Reason.QUOTA, Reason.NO_CAPACITY, Reason.UNSCHEDULABLE, Reason.NATIVE_GANG_IGNORED)
 _WHOLE: Final = frozenset({GroupState.SERVING, GroupState.RELOADING})
 
 

@@ -69,7 +69,7 @@ class PodView:
     a pod that stands by or did so before it became a stage; ``stands_by``: it was not told yet that it is one.
     ``source`` is where its checkpoint lies, with which ``model_revision`` it was made. ``leave`` says why a pod is
     ``node_leaving`` and by when; ``disrupted`` why somebody ends it; a ``stranded`` pod waits for a node and was kept
-    off one that is open again.
+    off one that is open again. ``image`` is that of its worker.
     """
 
     name: str
@@ -99,6 +99,7 @@ class PodView:
     leave: Leave = field(default_factory=Leave)
     disrupted: str = ""
     stranded: bool = False
+    image: str = ""
 
     def has(self, model_revision: str, source: str) -> bool:
         """Whether it was made with this checkpoint; where nobody knows the source, the name tells."""
@@ -140,7 +141,8 @@ class Observed:
     ``figures`` is what the routers count, None while nobody judges by it. ``spares`` are the pods that stand by;
     ``no_more_spares`` says that the backend has no room for another one now. ``conflicts`` names a disruption budget
     of somebody else that chooses a group's pods too, by group index. ``labels`` are those of the nodes, by name, as far
-    as they are known. ``quota_is_short`` says that a quota has refused pods a moment ago.
+    as they are known. ``quota_is_short`` says that a quota has refused pods a moment ago. ``strangers`` are the leaders
+    that speak a version which is not understood, by pod, and in which words that was said.
     """
 
     pods: tuple[PodView, ...] = ()
@@ -155,6 +157,7 @@ class Observed:
     conflicts: Mapping[int, str] = field(default_factory=dict)
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     quota_is_short: bool = False
+    strangers: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def by_group(self) -> Mapping[int, tuple[PodView, ...]]:

@@ -16,10 +16,13 @@ def settled(memory: GroupMemory, pods: Sequence[PodView], desired: Desired) -> G
     """Give a group that knows no rendering of its own the one of its pods or, without any, the one that is wanted."""
     newest = max((pod for pod in pods if not pod.deleting), key=lambda pod: pod.incarnation, default=None)
     made = newest.revision if newest else desired.revision
+    revision = made if memory.revision is None else memory.revision
+    image = (newest.image if newest else "") or desired.image_of(revision)
     return updated(
         memory,
-        revision=made if memory.revision is None else memory.revision,
+        revision=revision,
         restart=desired.restart if memory.restart is None else memory.restart,
+        image=image if memory.image is None else memory.image,
     )
 
 

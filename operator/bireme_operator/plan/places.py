@@ -69,28 +69,43 @@ class NoRoom:
 
 @dataclass(frozen=True)
 class Search:
-    """A place is looked for: for ``count`` more stages beside those on ``beside``. ``taken`` domains are others'."""
+    """A place is looked for: for ``count`` more stages beside those on ``beside``. ``taken`` domains are others'.
+
+    ``others`` says how many other groups of the deployment a node has, where it has any: its death would take them too.
+    """
 
     count: int
     needs: Needs
     topology: Topology = field(default_factory=Topology)
     beside: tuple[NodeView, ...] = ()
     taken: frozenset[str] = frozenset()
+    others: Mapping[str, int] = field(default_factory=dict)
 
 
 def find(search: Search, nodes: Sequence[NodeView]) -> list[str] | NoRoom:
-    """Return a node for each stage, or why there is none."""
+    """Return a node for each stage, or why there is none.
+
+    In the smallest domain in which no node is shared with another group; if there is none, where the fewest share.
+    """
     count, needs, topology = search.count, search.needs, search.topology
     fit = [node for node in nodes if node.slots(needs) >= 0 and node.labels.get(HOSTNAME)]
     if topology.exclusive and topology.required:
         fit = [node for node in fit if node.labels.get(topology.required[0]) not in search.taken]
     best: tuple[int, str] = (0, "")
     for keys in _keys(topology):
-        for name, domain in _domains(fit, keys, search.beside):
+        shared: list[tuple[int, list[str]]] = []
+        for name, domain in _domains(fit, keys, search):
             slots = {node.name: node.slots(needs) for node in domain}
-            if sum(slots.values()) >= count:
-                return _spread(count, slots)
             best = max(best, (sum(slots.values()), name))
+            if sum(slots.values()) < count:
+                continue
+            places = _pack(count, slots, search.others)
+            sharing = max(search.others.get(name, 0) for name in places)
+            if not sharing:
+                return places
+            shared.append((sharing, places))
+        if shared:
+            return min(shared, key=lambda one: one[0])[1]
     where = f"one domain of {', '.join(topology.required)}" if topology.required else "the cluster"
     most = f"; the most, for {best[0]}, has {best[1]}" if best[0] and topology.required else f"; room for {best[0]}"
     asked = written(needs.requests) or "no resources"
@@ -103,17 +118,23 @@ def _keys(topology: Topology) -> Iterator[tuple[str, ...]]:
         yield (*topology.required, *topology.preferred[dropped:])
 
 
-def _domains(
-    nodes: Sequence[NodeView], keys: Sequence[str], beside: Sequence[NodeView]
-) -> list[tuple[str, list[NodeView]]]:
-    """The domains that may hold the group, the smallest first: a large one may be needed by a larger group."""
+def _domains(nodes: Sequence[NodeView], keys: Sequence[str], search: Search) -> list[tuple[str, list[NodeView]]]:
+    """The domains that may hold the group, the smallest first: a large one may be needed by a larger group.
+
+    Of those that are equal, the one with the fewest other groups first.
+    """
     domains: dict[tuple[str, ...], list[NodeView]] = {}
     for node in nodes:
         if all(key in node.labels for key in keys):
             domains.setdefault(tuple(node.labels[key] for key in keys), []).append(node)
-    home = {tuple(node.labels.get(key, "") for key in keys) for node in beside}
+    home = {tuple(node.labels.get(key, "") for key in keys) for node in search.beside}
     possible = [(values, found) for values, found in domains.items() if not home or home == {values}]
-    ranked = sorted(possible, key=lambda one: (sum(node.room for node in one[1]), one[0]))
+
+    def rank(one: tuple[tuple[str, ...], list[NodeView]]) -> tuple[int, int, tuple[str, ...]]:
+        values, found = one
+        return sum(node.room for node in found), sum(search.others.get(node.name, 0) for node in found), values
+
+    ranked = sorted(possible, key=rank)
     return [("/".join(values), found) for values, found in ranked]
 
 
@@ -122,8 +143,17 @@ def _slots(node: NodeView, needs: Needs) -> int:
     return max(min([*rooms, node.free.get("pods", 0) // 1000]), 0)
 
 
-def _spread(count: int, slots: Mapping[str, int]) -> list[str]:
-    """Fill as few nodes as can be."""
+def _pack(count: int, slots: Mapping[str, int], others: Mapping[str, int]) -> list[str]:
+    """Fill as few nodes as can be; of those choices take the one whose nodes have the fewest other groups."""
+    closest = _fill(count, slots)
+    for most in sorted({others.get(name, 0) for name in slots}):
+        places = _fill(count, {name: free for name, free in slots.items() if others.get(name, 0) <= most})
+        if len(places) == count and len(set(places)) == len(set(closest)):
+            return places
+    return closest
+
+
+def _fill(count: int, slots: Mapping[str, int]) -> list[str]:
     ranked = sorted(slots, key=lambda name: (-slots[name], name))
     return list(islice((name for name in ranked for _ in range(slots[name])), count))
 

@@ -16,6 +16,7 @@ from bireme_operator.plan.fallback import gave_up, is_at_rest, remember_rollout,
 from bireme_operator.plan.gang import clear, fence, repair
 from bireme_operator.plan.gates import RETRY_S, SPARE_RETRY_S, STUCK_S, allot
 from bireme_operator.plan.group import Group, look, remember_seen, remember_verdict
+from bireme_operator.plan.images import remember_images
 from bireme_operator.plan.leader import introduce
 from bireme_operator.plan.memory import Draining, GroupMemory, Memory, Purpose, updated
 from bireme_operator.plan.naming import bound, remember_names
@@ -53,7 +54,8 @@ def plan(wish: Desired, observed: Observed, memory: Memory, now: float, rest: Re
     ``rest`` knows what the last pass of the same deployment thought: it saves time and changes nothing.
     """
     rest, before = rest or Rest(), memory.groups
-    wish, name_taken = bound(wish, memory)
+    memory = remember_images(memory, wish, observed)
+    wish, name_taken = bound(replace(wish, images=memory.images), memory)
     desired = rest.begin(target(wish, memory, observed.refusal))
     groups = list(_seen(desired, observed, memory, now, rest))
     actions: list[Action] = []
@@ -67,7 +69,7 @@ def plan(wish: Desired, observed: Observed, memory: Memory, now: float, rest: Re
         steps = {group.index: list(_steps(group, desired, now, held)) for group in groups if not rest.holds(group)}
         actions = [action for own in steps.values() for action in own]
         actions += [*allotted.lifts, *to_reload(groups, desired)]
-        spared = with_spares(actions, groups, desired, observed, memory.spares)
+        spared = with_spares(actions, groups, desired, observed, memory)
         actions, memory = list(spared.actions), replace(memory, spares=spared.highest)
     judged = assess(held_back(wish, memory), memory, groups, observed.figures, now)
     after = _remember(remember_rollout(memory, groups, wish, judged, now), groups, actions, now, rest)

@@ -56,6 +56,7 @@ class Rest:
             return None
         pods = observed.by_group.get(index, ())
         same = len(pods) == len(resting.pods) and all(map(is_, pods, resting.pods))
+        same = same and not _has_stranger(pods, observed)
         if not same or observed.without_quota.get(index, "") != resting.shortage:
             return None
         return self._heard(resting, observed.leaders.get(index), now)
@@ -86,11 +87,12 @@ class Rest:
             index, due = group.index, tuple(times(group))
             leader = observed.leaders.get(index)
             doubted = group.unheard_s is not None or (leader is not None and group.document is not leader.document)
+            pods = observed.by_group.get(index, ())
+            doubted = doubted or _has_stranger(pods, observed)
             if doubted or group.gated or min(due, default=_EVER) <= now:
                 self.forget((index,))
                 continue
             conflict, shortage = observed.conflicts.get(index, ""), observed.without_quota.get(index, "")
-            pods = observed.by_group.get(index, ())
             self._groups[index] = _Resting(pods, leader, shortage, conflict, group, said, due)
 
     def forget(self, indices: Iterable[int]) -> None:
@@ -112,3 +114,7 @@ class Rest:
         group = replace(resting.group, document=leader.document, heard_at=leader.heard_at)
         self._groups[group.index] = replace(resting, leader=leader, group=group)
         return group
+
+
+def _has_stranger(pods: Iterable[PodView], observed: Observed) -> bool:
+    return bool(observed.strangers) and any(pod.name in observed.strangers for pod in pods)

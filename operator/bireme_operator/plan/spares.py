@@ -1,8 +1,9 @@
 """Standby pods: they hold a stage's devices with the checkpoint's files in memory, and take the place of a lost stage.
 
 A spare is nobody's pod until then: no budget, no route and no count knows it. It is made of what is wanted now, so a
-group of another revision gets a new pod instead. A group that never served and one that is made anew as a whole take
-none: spares are for what is lost. Where stages must be near one another, a spare serves the groups of its own domain.
+group of another revision or image gets a new pod instead. A group that never served and one that is made anew as a
+whole take none: spares are for what is lost. Where stages must be near one another, a spare serves the groups of its
+own domain.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from bireme.wire.state import AdoptRequest
 from bireme_operator.plan.actions import Action, AdoptSpare, Become, CreatePod, CreateSpare, EndSpare
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.group import Group
+from bireme_operator.plan.memory import Memory
 from bireme_operator.plan.observed import Observed, Phase, PodView
 from bireme_operator.plan.recovery import is_spent
 
@@ -31,12 +33,12 @@ class Spared:
 
 
 def with_spares(
-    actions: Sequence[Action], groups: Sequence[Group], desired: Desired, observed: Observed, highest: int
+    actions: Sequence[Action], groups: Sequence[Group], desired: Desired, observed: Observed, memory: Memory
 ) -> Spared:
     """Let spares take over what would be made anew, and see to it that there are as many as are wanted."""
-    highest = max([highest, *(pod.incarnation for pod in observed.spares)])
+    highest = max([memory.spares, *(pod.incarnation for pod in observed.spares)])
     living = [pod for pod in observed.spares if not pod.deleting]
-    useful = [pod for pod in living if _is_useful(pod, desired)]
+    useful = [pod for pod in living if pod.incarnation > memory.stale_spares and _is_useful(pod, desired)]
     done = _taken_over(actions, groups, desired, observed, useful)
     adopted = {action.name for action in done if isinstance(action, AdoptSpare)}
     left = [pod for pod in useful if pod.name not in adopted]
@@ -76,7 +78,7 @@ def _taken_over(
     done: list[Action] = []
     for action in actions:
         spare = None
-        if isinstance(action, CreatePod) and action.group in served and action.revision == desired.revision:
+        if isinstance(action, CreatePod) and action.group in served and _is_alike(action, desired):
             lost = served[action.group]
             spare = next((pod for pod in ready if _is_beside(pod, lost, desired, observed)), None)
         if spare is None or not isinstance(action, CreatePod):
@@ -86,6 +88,10 @@ def _taken_over(
         place = action.group, action.stage, action.incarnation, action.model_revision
         done.append(AdoptSpare(spare.name, *place, spare.deaths))
     return done
+
+
+def _is_alike(lost: CreatePod, desired: Desired) -> bool:
+    return (lost.revision, lost.image) == (desired.revision, desired.image_of(desired.revision))
 
 
 def _is_beside(spare: PodView, group: Group, desired: Desired, observed: Observed) -> bool:
@@ -115,5 +121,10 @@ def _stands_by(pod: PodView) -> bool:
 def _create(desired: Desired, number: int) -> CreateSpare:
     name = hashlib.sha256(f"{desired.uid}/spare/{number}".encode()).hexdigest()[:8]
     return CreateSpare(
-        f"{desired.name}-spare-{name}", number, desired.revision, desired.model_revision, desired.environment
+        f"{desired.name}-spare-{name}",
+        number,
+        desired.revision,
+        desired.model_revision,
+        desired.environment,
+        desired.image_of(desired.revision),
     )

@@ -37,7 +37,7 @@ def _of_group(pods: tuple[PodView, ...], observed: Observed, now: float) -> Iter
         if pod.phase is Phase.PENDING and now - pod.started_at >= SLOW_START_S:
             yield pod.node  # it may have died before it started the pod; there is no worker to ask
     leader = stages.get(0)
-    if leader is None or leader.phase is not Phase.RUNNING:
+    if leader is None or leader.phase is not Phase.RUNNING or leader.name in observed.strangers:
         return
     view = observed.leader(leader.group, leader)
     if view is None or not view.connected or now - view.heard_at >= SILENT_AFTER_S:

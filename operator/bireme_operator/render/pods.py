@@ -51,7 +51,7 @@ def host_name(owner: Owner, group: int, stage: int) -> str:
     return f"{owner.name}-{group}-{stage}"
 
 
-def render_pod(made: CreatePod, owner: Owner, spec: Spec, *, image: str, token_secret: str) -> Object:
+def render_pod(made: CreatePod, owner: Owner, spec: Spec, *, token_secret: str) -> Object:
     """Return the manifest of one stage pod.
 
     Raises:
@@ -63,7 +63,7 @@ def render_pod(made: CreatePod, owner: Owner, spec: Spec, *, image: str, token_s
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata(owner, made.name, LEADER if made.stage == 0 else STAGE, _labels(made)),
-        "spec": _spec(made, owner, spec, image, token_secret),
+        "spec": _spec(made, owner, spec, token_secret),
     }
     merged: Object = merge(pod, {"metadata": template.metadata, "spec": template.spec})
     return merge(merged, gang_of_pod(made, owner, spec))  # type: ignore[no-any-return]
@@ -101,7 +101,7 @@ def _labels(made: CreatePod) -> dict[str, str]:
     }
 
 
-def _spec(made: CreatePod, owner: Owner, spec: Spec, image: str, token_secret: str) -> Object:
+def _spec(made: CreatePod, owner: Owner, spec: Spec, token_secret: str) -> Object:
     return {
         "restartPolicy": "OnFailure",
         "hostname": host_name(owner, made.group, made.stage),
@@ -116,7 +116,7 @@ def _spec(made: CreatePod, owner: Owner, spec: Spec, image: str, token_secret: s
             for trouble in ("not-ready", "unreachable")
         ],
         "affinity": {"podAntiAffinity": _not_beside_its_predecessor(made, owner)},
-        "containers": [_worker(made, owner, spec, image)],
+        "containers": [_worker(made, owner, spec)],
         "volumes": _volumes(made, spec, token_secret),
     }
 
@@ -145,12 +145,12 @@ def _custom(made: CreatePod, owner: Owner, spec: Spec) -> Object:
     }
 
 
-def _worker(made: CreatePod, owner: Owner, spec: Spec, image: str) -> Object:
+def _worker(made: CreatePod, owner: Owner, spec: Spec) -> Object:
     if spec.engine.type is EngineType.CUSTOM:
         return _custom(made, owner, spec)
     return {
         "name": WORKER_CONTAINER,
-        "image": image,
+        "image": made.image,
         "command": ["bireme-worker"],
         "env": _environment(made, owner),
         "ports": _ports(made, spec),

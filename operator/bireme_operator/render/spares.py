@@ -42,14 +42,14 @@ def render_spare_secret(owner: Owner, master_key: bytes) -> Object:
     }
 
 
-def render_spare(made: CreateSpare, owner: Owner, spec: Spec, *, image: str) -> Object:
+def render_spare(made: CreateSpare, owner: Owner, spec: Spec) -> Object:
     """Return the manifest of one standby pod: that of a stage, less all that says which.
 
     Raises:
         InvalidTemplate: `spec.template` sets what Bireme decides.
     """
-    stage = CreatePod(made.name, 0, 0, 0, made.revision, made.model_revision, made.environment)
-    pod = render_pod(stage, owner, spec, image=image, token_secret=spare_secret_name(owner))
+    stage = CreatePod(made.name, 0, 0, 0, made.revision, made.model_revision, made.environment, made.image)
+    pod = render_pod(stage, owner, spec, token_secret=spare_secret_name(owner))
     labels = {name: value for name, value in pod["metadata"]["labels"].items() if name not in _PLACE}
     labels |= {Label.STAGE.value: STANDS_BY, Label.ROLE.value: STANDS_BY, COMPONENT: STANDS_BY}
     pod["metadata"]["labels"] = labels | {Label.SPARE.value: str(made.number)}

@@ -1,6 +1,7 @@
 """Keeps one disruption budget for each group that has served, until its pods are gone."""
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ from bireme_operator.render.budgets import (
     render_budget,
     spared_by,
 )
-from bireme_operator.render.owned import Owner
+from bireme_operator.render.owned import Object, Owner
 from bireme_operator.shell.errands import Errands
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 4
 _ERRAND: Final = "budgets"
@@ -36,10 +39,15 @@ class Budgets:
     """Somebody else's budget that chooses a group's pods too, by group: the Eviction API then refuses to judge."""
     _known: dict[int, tuple[str, int]] = field(default_factory=dict)
     _others: list[Mapping[str, Any]] = field(default_factory=list)
+    _taken: set[int] = field(default_factory=set)
 
     async def look(self) -> None:
         """Read live which there are."""
         await self.errands.finish(_ERRAND)
+        self._taken.clear()
+        await self._read()
+
+    async def _read(self) -> None:
         found = await self.kube.list(BUDGETS, self.owner.namespace)
         ours = [one for one in found["items"] if is_budget_of(self.owner, one)]
         self._known = {
@@ -62,7 +70,7 @@ class Budgets:
         changes = [
             self._make(index, stages)
             for index, stages in sorted(groups.items())
-            if stages and self._known.get(index, ("", 0))[1] != stages
+            if stages and index not in self._taken and self._known.get(index, ("", 0))[1] != stages
         ]
         changes += [self._delete(index) for index in self._known.keys() - groups.keys()]
         if changes:
@@ -78,16 +86,26 @@ class Budgets:
         if self._known.get(index, ("", stages))[1] == 0:
             await self._delete(index)  # what somebody has written into it can't be applied over
         try:
-            made = await (self.kube.apply(budget) if index in self._known else self.kube.create(budget))
-        except AlreadyExists:
-            made = await self.kube.apply(budget)
+            made = await self._write(index, budget)
+        except (AlreadyExists, Conflict):
+            await self._read()  # it is not what was thought
+            try:
+                made = await self._write(index, budget)
+            except AlreadyExists:
+                self._taken.add(index)  # till the next look
+                log.warning("PodDisruptionBudget %s is somebody else's: the group has none", budget["metadata"]["name"])
+                return
         self._known[index] = made["metadata"]["uid"], stages
+
+    async def _write(self, index: int, budget: Object) -> Object:
+        uid, _ = self._known.get(index, ("", 0))
+        return await (self.kube.apply(budget, uid=uid) if uid else self.kube.create(budget))
 
     async def _delete(self, index: int) -> None:
         uid, _ = self._known[index]
         with suppress(NotFound, Conflict):
             await self.kube.delete(BUDGETS, self.owner.namespace, budget_name(self.owner, index), uid=uid)
-        del self._known[index]
+        self._known.pop(index, None)
 
 
 async def _side_by_side(changes: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -21,7 +21,7 @@ from bireme.api.status import Status
 from bireme.names import Event
 from bireme.wire.routes import Routes
 from bireme_operator.kube.client import Kube
-from bireme_operator.kube.errors import KubeError, Refused
+from bireme_operator.kube.errors import KubeError
 from bireme_operator.local.watcher import Leader, Watcher
 from bireme_operator.plan.actions import (
     Action,
@@ -44,21 +44,23 @@ from bireme_operator.plan.observed import SPARE, Observed, Phase
 from bireme_operator.plan.own import guarded
 from bireme_operator.plan.places import Needs, NodeView
 from bireme_operator.plan.plan import Plan, plan
-from bireme_operator.plan.providers import Gang
+from bireme_operator.plan.providers import Gang, with_gates
 from bireme_operator.plan.rest import Rest
 from bireme_operator.plan.suspects import suspects
-from bireme_operator.render.errors import InvalidTemplate
 from bireme_operator.render.owned import Owner
 from bireme_operator.render.spares import spare_token
 from bireme_operator.render.tokens import group_token
+from bireme_operator.shell.belongings import Belongings
 from bireme_operator.shell.budgets import Budgets
 from bireme_operator.shell.children import Children
 from bireme_operator.shell.demand import DemandReader
 from bireme_operator.shell.errands import Errands
+from bireme_operator.shell.gangs import Gangs
 from bireme_operator.shell.history import History
 from bireme_operator.shell.metrics import OperatorMetrics
 from bireme_operator.shell.nodes import Nodes
 from bireme_operator.shell.places import Places
+from bireme_operator.shell.pod_groups import NoGangs
 from bireme_operator.shell.pods import PodWriter
 from bireme_operator.shell.recorder import Recorder
 from bireme_operator.shell.records import PodRecord
@@ -67,6 +69,7 @@ from bireme_operator.shell.routes import route_of
 from bireme_operator.shell.spares import Spares
 from bireme_operator.shell.status_writer import Found, StatusWriter
 from bireme_operator.shell.store import Store
+from bireme_operator.shell.tryout import TryOut, probe
 from bireme_operator.shell.verbs import Verbs
 from bireme_operator.status import describe_invalid
 
@@ -81,6 +84,7 @@ class Tools:
 
     kube: Kube
     store: Store
+    belongings: Belongings
     session: aiohttp.ClientSession
     clock: Callable[[], float]
     master_key: bytes
@@ -110,12 +114,9 @@ class Case:
     memory: Memory
     changed: Callable[[], None]
     found: Found = field(default_factory=Found)
-    _tried: dict[str, str] = field(default_factory=dict)
     _understood: tuple[object, InferenceDeployment] | None = None
     _untold: tuple[News, ...] = ()
     _resync_at: float = float("-inf")
-    _native: bool = False
-    _swept: frozenset[tuple[int, int]] = frozenset()
     _rest: Rest = field(default_factory=Rest)
 
     def __post_init__(self) -> None:
@@ -125,12 +126,16 @@ class Case:
         self.watcher = Watcher(tools.session, tools.clock, self.changed)
         self.verbs = Verbs(tools.session, tools.store.told, self.changed)
         self.errands = Errands(self.changed)
-        self.children = Children(tools.kube, owner, tools.master_key, tools.router_image, self.errands)
+        self.children = Children(
+            tools.kube, owner, tools.belongings, tools.master_key, tools.router_image, self.errands
+        )
         self.budgets = Budgets(tools.kube, owner, self.errands)
         self.history = History(tools.kube, owner)
-        self.pods = PodWriter(tools.kube, tools.store, owner, tools.worker_image, self.history.spec_of, self.errands)
+        self.pods = PodWriter(tools.kube, tools.store, owner, self.history.spec_of, self.errands, tools.sees_nodes)
+        self.gangs = Gangs(self.pods.pod_groups)
+        self.try_out = TryOut(self.pods, self.gangs)
         self.status = StatusWriter(tools.kube, owner, tools.clock, self.errands, self.found)
-        self.spares = Spares(tools.kube, tools.store, owner, tools.worker_image, tools.clock)
+        self.spares = Spares(tools.kube, tools.store, owner, tools.clock)
         self.routers = Routers(tools.kube, owner, tools.session, tools.clock, self.changed)
         self.recorder = Recorder(tools.kube, owner, tools.identity, self.errands)
         self.load = DemandReader(tools.kube, owner, tools.session, self.changed)
@@ -143,6 +148,7 @@ class Case:
     async def close(self) -> None:
         """Stop listening and calling."""
         self.tools.metrics.forget(self.key)
+        self.tools.belongings.forget(self.key)
         await self.routers.close()
         await self.load.close()
         await self.watcher.close()
@@ -152,21 +158,26 @@ class Case:
     async def visit(self, body: Mapping[str, Any]) -> float | None:
         """Do what is to be done now; when the next visit is due at the latest."""
         self.memory = without_pods(self.memory, self.pods.take_unmade())
-        self.errands.check()
+        self._check()
         try:
-            deployment = self._understand(body)
+            asked = self._understand(body)
         except InvalidDeployment as error:
             return self._tell_invalid(body, str(error))
-        desired = Desired.of(deployment, self.owner.uid)
-        self._native = desired.gang is Gang.NATIVE
         await self._resync()
-        await self.history.keep(deployment, self._used_revisions())
-        scaled = self._scale(replace(desired, history=self.history.renderings), deployment.spec)
+        deployment = await self._placeable(asked)
+        desired = Desired.of(deployment, self.owner.uid)
+        await self.history.keep(asked, self._used_revisions())
+        desired = replace(desired, history=self.history.renderings, image=self.tools.worker_image)
+        if self.memory.gangless is not None:
+            desired = desired.without_gangs(self.memory.gangless.why)
+        scaled = self._scale(desired, deployment.spec)
         desired = scaled.desired
         if not desired.custom and self._still_listens(desired):
             return self.tools.clock() + _LISTENS_S
-        refusal = await self.children.apply(deployment, [*self.memory.groups])
-        refusal = refusal or await self._try_out(deployment, desired)
+        refusal = await self.children.apply(asked, [*self.memory.groups], self.tools.clock())
+        refusal = refusal or await self.try_out.refusal(deployment, desired, self.children.token_secret)
+        if self.gangs.missing:
+            return self.tools.clock()  # without them it looks otherwise
         room = await self._room(deployment, desired, refusal)
         result = self._plan(deployment, desired, refusal, room)
         if doubtful := self.pods.doubtful(result.actions, self.memory.groups):
@@ -182,7 +193,7 @@ class Case:
         if self.tools.sees_nodes:
             sizes = guarded(desired, self.memory.groups, self._staying())
             self.budgets.keep(sizes, deployment.spec.template.metadata.get("labels") or {})
-        await self._sweep()
+        await self.gangs.sweep(self.tools.store.views(self.key, self.owner.uid))
         self.routers.count(trial_of(desired, self.memory), deployment.spec.router)
         routes = None if desired.custom else self._routes(deployment, desired, result.status)
         routes_due = self.children.publish(routes, self.tools.clock())
@@ -190,8 +201,25 @@ class Case:
         status_due = self.status.offer(result.status, without_pods(self.memory, self.pods.unsure))
         leave_due = self.tools.store.leave_due(self.key, self.owner.uid)
         quota_due = self.pods.quota_due(self.memory.groups, self.tools.clock())
-        dues = (result.wake_at, scaled.due, routes_due, status_due, leave_due, quota_due, self._resync_at)
+        own_dues = (self.children.retry_at, self._resync_at)
+        dues = (result.wake_at, scaled.due, routes_due, status_due, leave_due, quota_due, *own_dues)
         return min(due for due in dues if due is not None)
+
+    def _check(self) -> None:
+        """Fail with what an errand has failed with; but for want of gangs, which is found out anew by a try."""
+        try:
+            self.errands.check()
+        except NoGangs:
+            self.try_out.ask_all_again()
+
+    async def _placeable(self, asked: InferenceDeployment) -> InferenceDeployment:
+        """Return what is asked, with Gates in the place of a native scheduler without gangs, where we see nodes."""
+        views, now = self.tools.store.views(self.key, self.owner.uid), self.tools.clock()
+        gangless = await self.gangs.look(asked, self.memory, views, now)
+        if gangless is not None and gangless != self.memory.gangless:
+            self._untold += (News(Event.NATIVE_GANG_IGNORED, None, gangless.why),)
+        self.memory = replace(self.memory, gangless=gangless)
+        return with_gates(asked) if gangless is not None and self.tools.sees_nodes else asked
 
     def _to_keep(self, actions: Sequence[Action]) -> list[Action]:
         """The actions but for those that are under way, or were kept as a wish by an earlier visit."""
@@ -213,7 +241,8 @@ class Case:
             return False
         leaders = self._leaders()
         self.watcher.follow(self._leader(record, desired) for record in leaders.values())
-        return not leaders.keys() <= self.watcher.views.keys()
+        heard = {view.pod for view in self.watcher.views.values()} | self.watcher.strangers.keys()
+        return any(record.view.name not in heard for record in leaders.values())
 
     def _used_revisions(self) -> set[str]:
         """The renderings that a group may have to be made of again, by revision or key."""
@@ -243,7 +272,7 @@ class Case:
         self._resync_at = now + RESYNC_S
         self.children.forget()
         self.status.try_all_fields()
-        self._tried = {asked: refusal for asked, refusal in self._tried.items() if not refusal}
+        self.try_out.ask_again()
 
     async def _read_all(self) -> None:
         try:
@@ -253,15 +282,6 @@ class Case:
         except KubeError:
             self._resync_at = float("-inf")  # the next visit waits for it
             raise
-
-    async def _sweep(self) -> None:
-        """Delete the PodGroups of groups that are gone."""
-        if not self._native:
-            return
-        makings = frozenset((pod.group, pod.incarnation) for pod in self.tools.store.views(self.key, self.owner.uid))
-        if makings != self._swept:
-            await self.pods.pod_groups.sweep(makings)
-            self._swept = makings
 
     def _understand(self, body: Mapping[str, Any]) -> InferenceDeployment:
         """Return what is wanted; it is read once, for a status is written far more often than a wish."""
@@ -278,24 +298,13 @@ class Case:
         without = self.pods.without_quota
         self.recorder.post([n for n in settled if n.group not in without or n.event is Event.GROUP_WAITS])
 
-    async def _try_out(self, deployment: InferenceDeployment, desired: Desired) -> str:
-        """Return why the server takes no pods of this revision, or nothing. Asked once per revision and placement."""
-        asked = f"{desired.revision} {deployment.spec.placement.model_dump_json()}"
-        if asked not in self._tried:
-            try:
-                await self.pods.try_out(_probe(desired), deployment.spec, self.children.token_secret)
-                self._tried[asked] = ""
-            except (Refused, InvalidTemplate) as error:
-                self._tried[asked] = str(error)
-        return self._tried[asked]
-
     async def _room(self, deployment: InferenceDeployment, desired: Desired, refusal: str) -> Room:
         """Look for free nodes if a group waits for a place, and only where that is allowed."""
         gated = any(view.gated for view in self.tools.store.views(self.key, self.owner.uid))
         if is_at_rest(desired, self.memory, refusal) or not gated or not self.tools.sees_nodes:
             return Room(None, Needs())
-        probe = _probe(target(desired, self.memory, refusal))
-        needs = self.pods.needs(probe, deployment.spec, self.children.token_secret)
+        pod = probe(target(desired, self.memory, refusal))
+        needs = self.pods.needs(pod, deployment.spec, self.children.token_secret)
         return Room(await self.tools.places.look(), needs)
 
     def _plan(self, deployment: InferenceDeployment, desired: Desired, refusal: str, room: Room) -> Plan:
@@ -315,6 +324,7 @@ class Case:
             self.budgets.conflicts,
             self.tools.store.labels,
             self.pods.quota_is_short(now := self.tools.clock()),
+            dict(self.watcher.strangers),
         )
         return plan(desired, self._judge_nodes(observed, deployment.spec, now), self.memory, now, self._rest)
 
@@ -387,9 +397,3 @@ class Case:
         status, held = describe_invalid(generation, message, self.memory, self.tools.clock())
         self.memory = replace(self.memory, conditions=held)
         return self.status.offer(status, self.memory)
-
-
-def _probe(desired: Desired) -> CreatePod:
-    """A pod that is never made, to be asked about."""
-    identity, name = desired.pod_environment(0, 0, 0), desired.pod_name(0, 0, 0)
-    return CreatePod(name, 0, 0, 0, desired.revision, desired.model_revision, identity)

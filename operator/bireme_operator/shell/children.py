@@ -1,10 +1,13 @@
 """The objects beside the pods: Service, tokens, router, routes. Applied when they differ from what was applied last.
 
-Somebody may delete or change them behind our back, so now and then all are applied again.
+Somebody may delete or change them behind our back: watches tell of that (see `Belongings`), and now and then all are
+applied again. A name may be somebody else's already: what is not ours is never written to. So each is applied either to
+the very object that is known as ours, by its uid, or only if there is none.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,20 +16,22 @@ import msgspec
 from bireme.api import InferenceDeployment
 from bireme.api.deployment import Spec
 from bireme.api.engine import EngineType
-from bireme.names import Label
+from bireme.names import KIND, Label
 from bireme.wire.routes import Routes
 from bireme_operator.kube.client import Kube
-from bireme_operator.kube.errors import AlreadyExists, NamespaceEnding, NotFound, Refused
-from bireme_operator.kube.resources import PODS
+from bireme_operator.kube.errors import AlreadyExists, Conflict, NamespaceEnding, NotFound, Refused
+from bireme_operator.kube.resources import CONFIG_MAPS, PODS, resource_of
 from bireme_operator.render.endpoint import render_custom_endpoint
 from bireme_operator.render.errors import InvalidTemplate
 from bireme_operator.render.network import render_policy
 from bireme_operator.render.owned import Object, Owner
-from bireme_operator.render.router import ROUTER, ROUTES_MARK, mark_of, render_router, render_routes
+from bireme_operator.render.router import ROUTER, ROUTES_MARK, mark_of, render_router, render_routes, routes_name
 from bireme_operator.render.services import render_stages_service
 from bireme_operator.render.spares import render_spare_secret
 from bireme_operator.render.tokens import capacity, render_secret, secret_name
+from bireme_operator.shell.belongings import Belongings, Place, controller_of, place_of
 from bireme_operator.shell.errands import Errands
+from bireme_operator.status import IN_THE_WAY
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +39,12 @@ _ROUTES_EVERY_S: Final = 0.25
 _PER_ROUTE_S: Final = 0.005
 """Routers see pods by themselves; what is written here is what one that starts begins with."""
 _ERRAND: Final = "routes"
+_RETRY_S: Final = 5.0
+"""Nobody tells when an object of somebody else's goes out of the way."""
+
+
+class InTheWay(Exception):
+    """An object that is not ours has the name of one of ours; the message says whose it is and what to do."""
 
 
 @dataclass
@@ -42,13 +53,18 @@ class Children:
 
     kube: Kube
     owner: Owner
+    belongings: Belongings
     master_key: bytes
     router_image: str
     errands: Errands
     highest: int = 0
-    _settled: tuple[InferenceDeployment, str, str] | None = None
-    _applied: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    retry_at: float = float("inf")
+    _settled: tuple[InferenceDeployment, str, int] | None = None
+    _refusal: str = ""
+    _done: set[Place] = field(default_factory=set)
     _routes: Routes | None = None
+    _routes_made: bytes = b""
+    _routes_refusal: str = ""
     _routes_at: float = float("-inf")
 
     @property
@@ -58,36 +74,43 @@ class Children:
 
     def forget(self) -> None:
         """Apply everything again at the next chance."""
-        self._applied.clear()
-        self._routes = None
+        self._done.clear()
         self._settled = None
 
-    async def apply(self, deployment: InferenceDeployment, groups: Sequence[int]) -> str:
+    async def apply(self, deployment: InferenceDeployment, groups: Sequence[int], now: float) -> str:
         """Bring all objects but the routes to what is wanted; ``groups`` are those that exist or are to be.
 
         Return why the server does not take one of them as it is wanted, or nothing.
         """
         self.highest = max([self.highest, _highest(deployment.spec), *groups])
-        if self._settled is not None and self._settled[0] is deployment and self._settled[1] == self.token_secret:
-            return self._settled[2]
-        refusal = await self._apply_all(deployment)
-        self._settled = deployment, self.token_secret, refusal
-        return refusal
+        if now >= self.retry_at or not self._is_settled(deployment):
+            settled = deployment, self.token_secret, self.belongings.changes(self._key)
+            self._refusal = await self._apply_all(deployment.spec)
+            self._settled = settled
+            self.retry_at = now + _RETRY_S if IN_THE_WAY in self._refusal else float("inf")
+        return self._refusal or self._routes_refusal
 
-    async def _apply_all(self, deployment: InferenceDeployment) -> str:
+    @property
+    def _key(self) -> tuple[str, str]:
+        return self.owner.namespace, self.owner.name
+
+    def _is_settled(self, deployment: InferenceDeployment) -> bool:
+        if self._settled is None or self._settled[0] is not deployment:
+            return False
+        return self._settled[1:] == (self.token_secret, self.belongings.changes(self._key))
+
+    async def _apply_all(self, spec: Spec) -> str:
+        """Apply each by itself, so that one that can't be had keeps no other from being there; return what is wrong."""
+        secrets = [render_secret(self.owner, capacity(self.highest), self.master_key)]
+        secrets += [render_spare_secret(self.owner, self.master_key)] if spec.spares else []
+        told = [await _refusal_of(self._create_once(secret)) for secret in secrets]
+        stages = [render_stages_service(self.owner), render_policy(self.owner, spec)]
+        told += [await _refusal_of(self._apply(manifest)) for manifest in stages]
         try:
-            await self._create_once(render_secret(self.owner, capacity(self.highest), self.master_key))
-            if deployment.spec.spares:
-                await self._create_once(render_spare_secret(self.owner, self.master_key))
-            await self._apply(render_stages_service(self.owner))
-            await self._apply(render_policy(self.owner, deployment.spec))
-            for manifest in self._endpoint(deployment.spec):
-                await self._apply(manifest)
-        except NamespaceEnding:
-            raise
-        except (Refused, InvalidTemplate) as error:
-            return str(error)
-        return ""
+            told += [await _refusal_of(self._apply(manifest)) for manifest in self._endpoint(spec)]
+        except InvalidTemplate as error:
+            told.append(str(error))
+        return next(filter(None, told), "")
 
     def _endpoint(self, spec: Spec) -> list[Object]:
         if spec.engine.type is EngineType.CUSTOM:
@@ -96,9 +119,12 @@ class Children:
 
     def publish(self, routes: Routes | None, now: float) -> float | None:
         """Begin to tell the router its groups, if there is news and it is time; when to try again, if at all."""
-        if routes is None or routes == self._routes or _ERRAND in self.errands:
+        if routes is None:
+            self._routes_refusal = ""
+        if routes is None or _ERRAND in self.errands or (routes == self._routes and self._stands()):
             return None
-        due = self._routes_at + max(_ROUTES_EVERY_S, _PER_ROUTE_S * len(routes.groups))
+        pace = _RETRY_S if self._routes_refusal else _ROUTES_EVERY_S
+        due = self._routes_at + max(pace, _PER_ROUTE_S * len(routes.groups))
         if now < due:
             return due
         self._routes_at = now
@@ -106,8 +132,12 @@ class Children:
         return None
 
     async def _publish(self, routes: Routes) -> None:
-        await self._apply(render_routes(self.owner, routes))
-        self._routes = routes
+        try:
+            self._routes_made = await self._apply(render_routes(self.owner, routes))
+        except InTheWay as error:
+            self._routes_refusal = str(error)
+            return
+        self._routes, self._routes_refusal = routes, ""
         await self._mark_routers(mark_of(routes))
 
     async def _mark_routers(self, mark: str) -> None:
@@ -121,22 +151,68 @@ class Children:
             except NotFound:
                 log.debug("router pod %s is gone", pod["metadata"]["name"])
 
-    async def _apply(self, manifest: Object) -> None:
-        key = manifest["kind"], manifest["metadata"]["name"]
-        encoded = msgspec.json.encode(manifest)
-        if self._applied.get(key) != encoded:
-            await self.kube.apply(manifest)
-            self._applied[key] = encoded
+    def _stands(self) -> bool:
+        return self._is_applied((CONFIG_MAPS.kind, self.owner.namespace, routes_name(self.owner)), self._routes_made)
+
+    def _is_applied(self, place: Place, encoded: bytes) -> bool:
+        return place in self._done and self.belongings.is_as_applied(place, encoded)
+
+    async def _apply(self, manifest: Object) -> bytes:
+        place, encoded = place_of(manifest), msgspec.json.encode(manifest)
+        if not self._is_applied(place, encoded):
+            self.belongings.applied(place, encoded, await self._apply_ours(manifest))
+            self._done.add(place)
+        return encoded
+
+    async def _apply_ours(self, manifest: Object) -> Object:
+        """Apply to the object that is ours, or make it.
+
+        Raises:
+            InTheWay: the name is somebody else's.
+            Conflict: somebody writes it just now.
+        """
+        uid = self.belongings.uid(place_of(manifest), self.owner.uid)
+        with suppress(Conflict):
+            return await (self.kube.apply(manifest, uid=uid) if uid else self.kube.apply_anew(manifest))
+        found = await self.kube.find(resource_of(manifest), self.owner.namespace, manifest["metadata"]["name"])
+        if found is None:
+            return await self.kube.apply_anew(manifest)
+        if not self._may_take(found, manifest):
+            raise InTheWay(self._whose(found, manifest))
+        return await self.kube.apply(manifest, version=found["metadata"]["resourceVersion"])
+
+    def _may_take(self, found: Object, manifest: Object) -> bool:
+        """Whether it is ours, or nobody's with all our labels: an earlier deployment's that was deleted without it."""
+        labels = manifest["metadata"]["labels"].items() <= (found["metadata"].get("labels") or {}).items()
+        return controller_of(found) == self.owner.uid or (not controller_of(found) and labels)
+
+    def _whose(self, found: Object, manifest: Object) -> str:
+        what = f"{manifest['kind']} {manifest['metadata']['name']}{IN_THE_WAY}"
+        holder = next((one for one in found["metadata"].get("ownerReferences") or () if one.get("controller")), None)
+        if holder is None:
+            return f"{what}it is not this deployment's; delete it, or name the deployment otherwise"
+        if (holder["kind"], holder["name"]) == (KIND, self.owner.name):
+            return f"{what}it is an earlier deployment's of this name; once it is collected another is made"
+        return f"{what}it belongs to {holder['kind']} {holder['name']}; delete that, or name the deployment otherwise"
 
     async def _create_once(self, manifest: Object) -> None:
-        key = manifest["kind"], manifest["metadata"]["name"]
-        if key in self._applied:
+        if place_of(manifest) in self._done:
             return
         try:
             await self.kube.create(manifest)
         except AlreadyExists:
             log.debug("Secret %s is there already", manifest["metadata"]["name"])
-        self._applied[key] = b""
+        self._done.add(place_of(manifest))
+
+
+async def _refusal_of(work: Awaitable[object]) -> str:
+    try:
+        await work
+    except NamespaceEnding:
+        raise
+    except (Refused, InTheWay) as error:
+        return str(error)
+    return ""
 
 
 def _highest(spec: Spec) -> int:

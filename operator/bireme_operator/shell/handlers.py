@@ -12,8 +12,9 @@ from typing import Any, Final
 import kopf
 
 from bireme.names import GROUP, VERSION, Label
-from bireme_operator.kube.resources import DEPLOYMENTS, PODS
+from bireme_operator.kube.resources import DEPLOYMENTS, PODS, Resource
 from bireme_operator.queue import WorkQueue
+from bireme_operator.shell.belongings import WATCHED, Belongings
 from bireme_operator.shell.store import Key, Store
 
 _SERVER_TIMEOUT_S: Final = 30  # whole, or the server refuses it
@@ -29,7 +30,7 @@ class _Backoffs:
         return itertools.chain((0.2, 0.5, 1.0, 2.0), itertools.repeat(_LONGEST_WAIT_S))
 
 
-def registry_of(store: Store, queue: WorkQueue[Key], *, nodes: bool) -> kopf.OperatorRegistry:
+def registry_of(store: Store, belongings: Belongings, queue: WorkQueue[Key], *, nodes: bool) -> kopf.OperatorRegistry:
     """Return Kopf's registry with our handlers; ``nodes`` says whether there is the right to watch nodes."""
     registry = kopf.OperatorRegistry()
 
@@ -50,6 +51,11 @@ def registry_of(store: Store, queue: WorkQueue[Key], *, nodes: bool) -> kopf.Ope
         if key is not None:
             queue.add(key, urgent=event["type"] is not None)
 
+    async def belonging_seen(event: Any, param: Any = None, **_: Any) -> None:
+        key = belongings.see(param, event["object"], gone=event["type"] == "DELETED")
+        if key is not None:
+            queue.add(key)
+
     async def node_seen(event: Any, **_: Any) -> None:
         for key in store.see_node(event["object"], gone=event["type"] == "DELETED"):
             queue.add(key)
@@ -58,6 +64,9 @@ def registry_of(store: Store, queue: WorkQueue[Key], *, nodes: bool) -> kopf.Ope
     kopf.on.startup(registry=registry)(configure)
     kopf.on.event(GROUP, VERSION, DEPLOYMENTS.plural, registry=registry)(deployment_seen)
     kopf.on.event("v1", PODS.plural, labels={str(Label.STAGE): kopf.PRESENT}, registry=registry)(pod_seen)
+    for kind in WATCHED:
+        labels = {str(Label.DEPLOYMENT): kopf.PRESENT}
+        kopf.on.event(*_named(kind), labels=labels, param=kind.kind, registry=registry)(belonging_seen)
     if nodes:
         kopf.on.event("v1", "nodes", registry=registry)(node_seen)
     return registry
@@ -76,6 +85,12 @@ class _NothingToCompare(kopf.DiffBaseStorage):
         """Nothing is kept."""
 
 
+def _named(resource: Resource) -> tuple[str, str, str]:
+    """Return group, version and plural."""
+    group, _, version = resource.api_version.rpartition("/")
+    return group, version, resource.plural
+
+
 def _configure(settings: kopf.OperatorSettings) -> None:
     # A watch that has fallen silent is closed and opened again before half a minute is over.
     settings.watching.server_timeout = _SERVER_TIMEOUT_S
@@ -83,6 +98,8 @@ def _configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.inactivity_timeout = _CLIENT_TIMEOUT_S
     settings.watching.chunk_size = _CHUNK
     settings.watching.label_selectors["v1", PODS.plural] = str(Label.STAGE)
+    for kind in WATCHED:
+        settings.watching.label_selectors[_named(kind)] = str(Label.DEPLOYMENT)
     settings.posting.enabled = False
     settings.networking.error_backoffs = _Backoffs()
     # Without state-tracking handlers none of these is ever written; if one slips in, it is at least ours.

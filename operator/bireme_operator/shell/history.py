@@ -46,10 +46,14 @@ class History:
         return {key: kept.rendering for key, kept in self._kept.items()}
 
     def spec_of(self, revision: str, otherwise: Spec) -> Spec:
-        """Return the spec that pods of this revision are rendered from; ``otherwise`` is that of the present one."""
+        """Return the spec that pods of this revision are rendered from; ``otherwise`` is that of the present one.
+
+        Where pods may run is no part of a rendering: the present placement holds for all that is made from now on.
+        """
         if revision == self._present:
             return otherwise
-        return next((kept.spec for kept in self._kept.values() if kept.rendering.revision == revision), otherwise)
+        kept = next((kept.spec for kept in self._kept.values() if kept.rendering.revision == revision), otherwise)
+        return kept.model_copy(update={"placement": otherwise.placement})
 
     async def keep(self, deployment: InferenceDeployment, used: Collection[str]) -> None:
         """Keep what is wanted now; forget the oldest that no revision of ``used`` needs."""

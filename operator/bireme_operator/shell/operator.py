@@ -19,6 +19,7 @@ from bireme_operator.kube.errors import KubeError
 from bireme_operator.kube.resources import DEPLOYMENTS
 from bireme_operator.local.clock import steady_clock
 from bireme_operator.queue import WorkQueue
+from bireme_operator.shell.belongings import Belongings
 from bireme_operator.shell.case import Tools
 from bireme_operator.shell.election import Candidate, Election
 from bireme_operator.shell.handlers import registry_of
@@ -60,11 +61,13 @@ class _Operator:
         candidate = Candidate(settings.lease_namespace, settings.lease_name, settings.identity, settings.lease_seconds)
         self._election = Election(kube, candidate, time.monotonic)
         self._store = Store(clock, settings.watched, Silence(clock, settings.silent_node_seconds))
+        self._belongings = Belongings()
         self._queue: WorkQueue[Key] = WorkQueue(clock, random.random)
         self._nodes = Nodes(kube, clock)
         tools = Tools(
             kube=kube.guarded(self._election.may_write),
             store=self._store,
+            belongings=self._belongings,
             session=session,
             clock=clock,
             master_key=settings.master_key_file.read_bytes().strip(),
@@ -130,7 +133,7 @@ class _Operator:
         options = kopf.OperatorSettings()
         options.scanning.disabled = bool(namespaces)  # a namespaced role may list neither CRDs nor namespaces
         await kopf.operator(
-            registry=registry_of(self._store, self._queue, nodes=not namespaces),
+            registry=registry_of(self._store, self._belongings, self._queue, nodes=not namespaces),
             settings=options,
             standalone=True,
             clusterwide=not namespaces,

@@ -53,7 +53,8 @@ class Places:
         self.expect()
         now, used = self.clock(), self._used_by_us()
         shown = self._used | {pod for pods in used.values() for pod in pods}
-        self._held = {pod: held for pod, held in self._held.items() if held[0] > now and pod not in shown}
+        done = {pod for pod in self._held if pod in shown or (self.store is not None and self.store.is_gone(pod))}
+        self._held = {pod: held for pod, held in self._held.items() if held[0] > now and pod not in done}
         return self._without(used)
 
     def expect(self) -> None:

@@ -54,9 +54,9 @@ class PodWriter:
     kube: Kube
     store: Store
     owner: Owner
-    image: str
     spec_of: Callable[[str, Spec], Spec]
     errands: Errands
+    sees_nodes: bool = True
     without_quota: dict[int, str] = field(default_factory=dict)
     astonished: bool = False
     _quota_again_at: float = 0.0
@@ -73,7 +73,7 @@ class PodWriter:
 
     def __post_init__(self) -> None:
         """Set up what belongs to it."""
-        self.pod_groups = PodGroups(self.kube, self.owner)
+        self.pod_groups = PodGroups(self.kube, self.owner, self.sees_nodes)
 
     @property
     def key(self) -> Key:
@@ -266,7 +266,7 @@ class PodWriter:
             left = await self.kube.delete(PODS, self.owner.namespace, name, uid=uid, grace_s=grace_s)
         except (NotFound, Conflict):
             return  # it is gone, or another pod has its name
-        if left.get("kind") == PODS.kind:
+        if left is not None:
             self.store.see_pod(left)
 
     def _kept_off(self, pod: dict[str, Any]) -> dict[str, Any]:
@@ -277,7 +277,7 @@ class PodWriter:
 
     def _manifest(self, made: CreatePod, spec: Spec, token_secret: str) -> dict[str, Any]:
         spec = self.spec_of(made.revision, spec)
-        return render_pod(made, self.owner, spec, image=self.image, token_secret=token_secret)
+        return render_pod(made, self.owner, spec, token_secret=token_secret)
 
 
 def _coming(made: CreatePod) -> PodView:

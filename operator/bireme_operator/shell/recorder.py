@@ -21,7 +21,13 @@ from bireme_operator.shell.errands import Errands
 log = logging.getLogger(__name__)
 
 _WARNINGS: Final = frozenset(
-    {Event.CANARY_FAILED, Event.GROUP_FAILED, Event.GROUP_LOST_PART, Event.GROUP_RELOAD_FAILED}
+    {
+        Event.CANARY_FAILED,
+        Event.GROUP_FAILED,
+        Event.GROUP_LOST_PART,
+        Event.GROUP_RELOAD_FAILED,
+        Event.NATIVE_GANG_IGNORED,
+    }
 )
 _SINGLY: Final = 5
 _TOGETHER_S: Final = 1.0

@@ -23,12 +23,16 @@ FINAL_EXITS: Final = (Exit.DRAINED, Exit.BAD_CONFIGURATION, Exit.BAD_CHECKPOINT)
 ENDED: Final = ("Failed", "Succeeded")
 """Phases of a pod that takes nothing of its node any more."""
 _GATED: Final = "SchedulingGated"
+_NOWHERE: Final = (SPARE, SPARE, 0)
+"""Group, stage and incarnation of a pod whose labels name none."""
 
 
 @dataclass(frozen=True)
 class PodRecord:
     """One stage pod at one version. ``start`` is the same for as long as its process is.
 
+    ``owner_uid`` is empty for a pod that is nobody's: orphaned, or with labels that make no sense. Nothing is done with
+    it, and it takes room all the same.
     ``signal`` is what it says itself of its end, ``avoids`` are nodes that it was kept off when it was made. It
     takes ``requests`` of its node until it has ``ended``.
     """
@@ -62,12 +66,16 @@ class PodRecord:
 
 
 def record_of(pod: Mapping[str, Any]) -> PodRecord | None:
-    """Return the record of a pod object, or None when it is no stage pod of ours."""
+    """Return the record of a pod object, or None when it has not the label of a stage."""
     meta = pod["metadata"]
-    owner = next((o for o in meta.get("ownerReferences") or () if o.get("controller")), None)
-    view = _view(pod)
-    if owner is None or view is None:
+    labels = meta.get("labels") or {}
+    if Label.STAGE not in labels:
         return None
+    place = _place(labels)
+    owner = next((o for o in meta.get("ownerReferences") or () if o.get("controller")), None)
+    if owner is None or place is None:
+        owner, place = {"name": labels.get(Label.DEPLOYMENT, ""), "uid": ""}, place or _NOWHERE
+    view = _view(pod, place)
     version = int(meta["resourceVersion"])
     tolerations = tuple((pod.get("spec") or {}).get("tolerations") or ())
     return PodRecord(
@@ -85,12 +93,9 @@ def record_of(pod: Mapping[str, Any]) -> PodRecord | None:
     )
 
 
-def _view(pod: Mapping[str, Any]) -> PodView | None:
+def _view(pod: Mapping[str, Any], place: tuple[int, int, int]) -> PodView:
     meta, status = pod["metadata"], pod.get("status") or {}
     labels = meta.get("labels") or {}
-    place = _place(labels)
-    if place is None:
-        return None
     group, stage, incarnation = place
     phase, code, message = _process(status)
     unplaced = _unplaced(status) if phase is Phase.PENDING else None
@@ -115,6 +120,7 @@ def _view(pod: Mapping[str, Any]) -> PodView | None:
         source=_source(pod),
         spare=_number(labels.get(Label.SPARE)),
         disrupted=disruption_of(pod),
+        image=str(_container(pod).get("image") or ""),
     )
 
 
@@ -135,9 +141,13 @@ def _number(written: str | None) -> int:
 
 def _source(pod: Mapping[str, Any]) -> str:
     """Where the checkpoint lies that the pod was made with."""
+    environment = _container(pod).get("env") or ()
+    return next((str(one.get("value", "")) for one in environment if one["name"] == Env.MODEL_PATH), "")
+
+
+def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     containers = (pod.get("spec") or {}).get("containers") or ()
-    worker: Mapping[str, Any] = next((one for one in containers if one.get("name") == WORKER_CONTAINER), {})
-    return next((str(one.get("value", "")) for one in worker.get("env") or () if one["name"] == Env.MODEL_PATH), "")
+    return next((one for one in containers if one.get("name") == WORKER_CONTAINER), {})
 
 
 def _worker(status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -160,7 +170,7 @@ def _process(status: Mapping[str, Any]) -> tuple[Phase, int | None, str]:
     if last:
         return (Phase.EXITED if code in FINAL_EXITS else Phase.BACKING_OFF), code, words
     if failed := _failed_init(status):
-        return Phase.BACKING_OFF, None, failed
+        return failed
     waiting = state.get("waiting") or {}
     return Phase.PENDING, None, ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
 
@@ -169,14 +179,15 @@ def _init_restarts(status: Mapping[str, Any]) -> int:
     return sum(int(one.get("restartCount") or 0) for one in status.get("initContainerStatuses") or ())
 
 
-def _failed_init(status: Mapping[str, Any]) -> str:
-    """Return what is to be said of an init container that has failed and waits for its next start."""
+def _failed_init(status: Mapping[str, Any]) -> tuple[Phase, None, str] | None:
+    """Return phase and words of a pod whose init container has failed: it waits for its next start, or runs again."""
     for one in status.get("initContainerStatuses") or ():
         state = one.get("state") or {}
-        ended = state.get("terminated") or ("waiting" in state and (one.get("lastState") or {}).get("terminated")) or {}
+        ended = state.get("terminated") or (one.get("lastState") or {}).get("terminated") or {}
         if ended.get("exitCode"):
-            return f"init container {one.get('name')}: {_last_words(ended)} (exit code {ended['exitCode']})"
-    return ""
+            words = f"init container {one.get('name')}: {_last_words(ended)} (exit code {ended['exitCode']})"
+            return Phase.PENDING if "running" in state else Phase.BACKING_OFF, None, words
+    return None
 
 
 def _last_words(terminated: Mapping[str, Any]) -> str:

@@ -28,7 +28,6 @@ class Spares:
     kube: Kube
     store: Store
     owner: Owner
-    image: str
     clock: Callable[[], float]
     _again_at: float = 0.0
 
@@ -70,7 +69,7 @@ class Spares:
 
     async def _create(self, made: CreateSpare, spec: Spec) -> None:
         try:
-            pod = render_spare(made, self.owner, spec, image=self.image)
+            pod = render_spare(made, self.owner, spec)
             self.store.see_pod(await self.kube.create(avoiding(pod, self.store.lures(pod["spec"]["tolerations"]))))
         except AlreadyExists:
             log.info("pod %s/%s is there already", self.owner.namespace, made.name)
@@ -89,7 +88,7 @@ class Spares:
         except KubeError as error:
             log.info("spare %s/%s is ended at another look: %s", self.owner.namespace, ended.name, error)
             return
-        if left.get("kind") == PODS.kind:
+        if left is not None:
             self.store.see_pod(left)
 
 

@@ -77,7 +77,8 @@ class Store:
         if before is not None and before.version >= record.version:
             return None
         self._keep(record)
-        return None if before is not None and before.view == record.view else record.key
+        same = before is not None and before.view == record.view and before.owner_uid == record.owner_uid
+        return None if same else record.key
 
     def see_node(self, node: Mapping[str, Any], *, gone: bool = False) -> list[Key]:
         """Take a node; the keys of the deployments that it concerns if it asks other pods to leave than before."""
@@ -167,8 +168,12 @@ class Store:
         return [record for record in self._pods.get(key, {}).values() if record.owner_uid == owner_uid]
 
     def everything(self) -> Iterator[PodRecord]:
-        """Return the stage pods of all deployments."""
+        """Return the stage pods of all deployments, and those that are nobody's."""
         return itertools.chain.from_iterable(pods.values() for pods in self._pods.values())
+
+    def is_gone(self, uid: str) -> bool:
+        """Whether a pod was there and is not any more."""
+        return uid in self._gone
 
     def pod(self, key: Key, owner_uid: str, name: str) -> PodRecord | None:
         """Return the pod of this name."""

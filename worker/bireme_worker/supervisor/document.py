@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from bireme.wire import WIRE_VERSION
 from bireme.wire.control import Checkpoint, RankBeat, Standing
 from bireme.wire.requests import Limits
 from bireme.wire.state import RankState, ReloadState, StageState, StateDocument
 from bireme_worker.coordinator.messages import Status
 from bireme_worker.identity import Identity
 
-STATE_VERSION = 1
 BLOCK_SIZE = 16
 """Tokens per KV block."""
 
@@ -43,7 +43,7 @@ def build(
     work = status or Status(0, 0, 0, 0, 0, 0, 0, 0.0, False, 0, 0, 0, {})
     asked = Limits(identity.max_model_length, identity.max_running_requests, identity.max_queued_requests)
     return StateDocument(
-        v=STATE_VERSION,
+        v=WIRE_VERSION,
         seq=0,
         group=identity.group,
         stage=identity.stage,
