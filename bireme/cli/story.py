@@ -40,6 +40,7 @@ _RESUMED: Final = {
     Reason.ROLLED_BACK: "tries that rollout once more",
     Reason.CANARY_FAILED: "tries that rollout once more",
     Reason.PROGRESS_DEADLINE_EXCEEDED: "tries that rollout once more",
+    Reason.NATIVE_GANG_IGNORED: "asks the native scheduler once more, when the cluster keeps gangs",
 }
 """What `bireme resume` does about it."""
 _WORDS: Final[Mapping[str, str]] = {
@@ -86,8 +87,15 @@ def tell(content: Mapping[str, Any], told: Sequence[Told], now: float) -> list[s
     first += [f"At {_clock(one.at)} {one.event}: {one.message}." for one in told if one.group == WHOLE][-1:]
     failed = [group for group in status["groups"] if group["state"] == GroupState.FAILED]
     first += _resumed({one["reason"] for one in [*status["conditions"], *failed]}, content["metadata"]["name"])
-    groups = [_of_group(group, [one for one in told if one.group == group["index"]], now) for group in status["groups"]]
+    groups = [_of_group(group, _since_it_was_made(told, group["index"]), now) for group in status["groups"]]
     return [" ".join(first), *groups]
+
+
+def _since_it_was_made(told: Sequence[Told], index: int) -> Sequence[Told]:
+    """What is about this group, and not about one before it that had the same index."""
+    own = [one for one in told if one.group == index]
+    made = max((n for n, one in enumerate(own) if one.event == Event.GROUP_CREATED), default=0)
+    return own[made:]
 
 
 def all_serve(content: Mapping[str, Any]) -> bool:

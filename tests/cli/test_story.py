@@ -51,6 +51,16 @@ def test_a_recovery_is_told_from_the_loss_to_the_service() -> None:
     ).replace("twice", "2 times")
 
 
+def test_what_befell_a_group_before_that_had_the_same_index_is_not_told() -> None:
+    told = [
+        Told(LOSS, "GroupLostPart", 0, "StageLost: pod demo-0-1-old is gone"),
+        Told(LOSS + 60, "GroupCreated", 0, "2 stages"),
+        Told(LOSS + 69, "GroupServing", 0, "epoch 1 after 9.0 s"),
+    ]
+    _, group = tell(_content(_group(), **READY), told, NOW)
+    assert "Nothing of it was lost." in group
+
+
 def test_a_recovery_that_goes_on_ends_with_what_is_waited_for() -> None:
     group = _group(1, "Recovering", "StageLost", "stage 1 is being started again")
     told = [Told(LOSS, "GroupLostPart", 1, "StageLost: stage 1: ended by SIGKILL")]
