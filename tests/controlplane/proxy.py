@@ -31,11 +31,12 @@ class Fault:
 
 @dataclass
 class Asked:
-    """One request of the client. ``watch`` are the long ones."""
+    """One request of the client, with what it sends. ``watch`` are the long ones."""
 
     method: str
     path: str
     watch: bool
+    body: bytes = b""
 
     @property
     def writes(self) -> bool:
@@ -55,13 +56,13 @@ def fair(_: Asked) -> Fault | None:
 class ApiProxy:
     """Works from `__enter__` to `__exit__`. ``judge`` says which fault a request meets, ``seen`` which there were.
 
-    ``lost`` has those that never reached the server, with what they would have written.
+    ``lost`` has those that never reached the server.
     """
 
     plane: ControlPlane
     judge: Judge = fair
     seen: list[Asked] = field(default_factory=list)
-    lost: list[tuple[Asked, bytes]] = field(default_factory=list)
+    lost: list[Asked] = field(default_factory=list)
     url: str = ""
     _streams: set[asyncio.Event] = field(default_factory=set)
 
@@ -117,17 +118,16 @@ class ApiProxy:
         await asyncio.sleep(0.1)  # transports close a turn of the loop after they were told to
 
     async def _relay(self, request: web.Request) -> web.StreamResponse:
-        asked = Asked(request.method, request.path_qs, "watch" in request.query)
+        asked = Asked(request.method, request.path_qs, "watch" in request.query, await request.read())
         fault = self.judge(asked)
         self.seen.append(asked)
         if fault is not None and not fault.done:
-            self.lost.append((asked, await request.read()))
+            self.lost.append(asked)
             return _failure(fault.status)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
-        body = await request.read() or None
         try:
             async with self._session.request(
-                request.method, self.plane.url + request.path_qs, headers=headers, data=body
+                request.method, self.plane.url + request.path_qs, headers=headers, data=asked.body or None
             ) as answer:
                 if asked.watch:
                     return await self._stream(request, answer)

@@ -1,5 +1,7 @@
 """Makes, changes and reads the InferenceDeployments and pods of one namespace, as they are on the wire."""
 
+import json
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +43,12 @@ class Deployments:
     def change(self, name: str = "demo", **spec: Any) -> None:
         changed = self.plane.api.patch(f"{self.url}/{name}", json={"spec": spec}, headers=MERGE)
         assert changed.status_code == 200, changed.text
+
+    def scale(self, replicas: int, name: str = "demo", **query: str) -> None:
+        """Change the number of groups as `kubectl scale` and a HorizontalPodAutoscaler do."""
+        change = {"spec": {"replicas": replicas}}
+        url = f"{self.url}/{name}/scale"
+        self.plane.api.patch(url, params=query, json=change, headers=MERGE).raise_for_status()
 
     def annotate(self, key: str, value: str, name: str = "demo") -> None:
         change = {"metadata": {"annotations": {key: value}}}
@@ -137,9 +145,34 @@ class Deployments:
         return self._pods(f"{Label.DEPLOYMENT}={name},{Label.STAGE}=spare")
 
     def _pods(self, selector: str) -> list[dict[str, Any]]:
-        query = {"labelSelector": selector}
-        found = self.plane.api.get(f"/api/v1/namespaces/{self.namespace}/pods", params=query).raise_for_status()
-        return list(found.json()["items"])
+        return list(
+            self.plane.api.get(self._pods_url, params={"labelSelector": selector}).raise_for_status().json()["items"]
+        )
+
+    @property
+    def _pods_url(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    def version(self) -> str:
+        """The present version of the pods, for `made_since`."""
+        return str(self.plane.api.get(self._pods_url).raise_for_status().json()["metadata"]["resourceVersion"])
+
+    def made_since(self, version: str) -> list[dict[str, Any]]:
+        """Every stage pod that was made since, in order, however short it lived: the server remembers."""
+        made, end = [], secrets.token_hex(8)
+        (last, *_) = self.pods()
+        mark = {"metadata": {"annotations": {"made-since": end}}}
+        self.plane.api.patch(
+            f"{self._pods_url}/{last['metadata']['name']}", json=mark, headers=MERGE
+        ).raise_for_status()
+        query = {"watch": "1", "resourceVersion": version, "labelSelector": str(Label.STAGE)}
+        with self.plane.api.stream("GET", self._pods_url, params=query) as told:
+            for event in map(json.loads, told.iter_lines()):
+                if event["type"] == "ADDED":
+                    made.append(event["object"])
+                if event["object"]["metadata"].get("annotations", {}).get("made-since") == end:
+                    return made
+        raise AssertionError("the watch has ended before it came to the present")
 
     def living(self, name: str = "demo") -> dict[tuple[int, int], dict[str, Any]]:
         """The pods that stay, by group and stage."""
@@ -164,9 +197,10 @@ class Deployments:
     def uids(self, name: str = "demo") -> dict[tuple[int, int], str]:
         return {place: pod["metadata"]["uid"] for place, pod in self.living(name).items()}
 
-    def delete_pod(self, pod: dict[str, Any], grace: int = 0) -> None:
-        url = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}"
-        self.plane.api.request("DELETE", url, json={"gracePeriodSeconds": grace}).raise_for_status()
+    def delete_pod(self, pod: dict[str, Any], grace: int = 0, propagation: str = "Background") -> None:
+        url = f"{self._pods_url}/{pod['metadata']['name']}"
+        how = {"gracePeriodSeconds": grace, "propagationPolicy": propagation}
+        self.plane.api.request("DELETE", url, json=how).raise_for_status()
 
 
 def label(pod: dict[str, Any], name: str) -> str:

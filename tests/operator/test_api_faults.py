@@ -16,6 +16,7 @@ from tests.controlplane.crds import await_served
 from tests.controlplane.polling import eventually
 from tests.controlplane.programs import Program
 from tests.controlplane.proxy import ApiProxy, Asked, Fault, fair
+from tests.controlplane.stopwatch import Stopwatch
 from tests.operator.conftest import StartOperator
 from tests.operator.deployments import Deployments, label
 from tests.operator.process import OperatorProcess
@@ -104,9 +105,9 @@ def test_a_status_of_an_operator_that_lost_its_lease_comes_too_late_and_is_refus
     deployments.free_lease()
     start_operator("new")
     deployments.await_condition("Ready")
-    late, body = proxy.lost[0]
+    late = proxy.lost[0]
     headers = {"content-type": "application/apply-patch+yaml"}
-    answer = deployments.plane.api.patch(late.path, content=body, headers=headers)
+    answer = deployments.plane.api.patch(late.path, content=late.body, headers=headers)
     assert answer.status_code == 409, answer.text
     assert "the object has been modified" in answer.text
     assert_nothing_was_made_twice(kubelet, pods=2)
@@ -149,14 +150,16 @@ def test_requests_that_fail_or_are_done_unheard_make_nothing_twice_and_end_nothi
 def test_a_watch_that_says_nothing_any_more_is_opened_anew_and_what_it_kept_back_is_done(
     deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, proxy: ApiProxy, tmp_path: Path
 ) -> None:
-    """It takes 40 s: the server ends a watch after 30 s, and the operator one that has not ended after 35."""
+    """Within 40 s: the server ends a watch after 30 s, and the operator one that has not ended after 35."""
     start_operator(kubeconfig=proxy.kubeconfig(tmp_path))
     deployments.create(replicas=1, stages=1)
     deployments.await_condition("Ready")
     assert proxy.stall() >= 2
     before = deployments.uids()
     deployments.change(replicas=2)
-    eventually(lambda: len(kubelet.started) == 2, within=100)
+    with Stopwatch() as since:
+        eventually(lambda: len(kubelet.started) == 2, within=100)
+    since.assert_made(deployments.living()[1, 0], within_s=40)
     deployments.await_condition("Ready")
     assert before.items() <= deployments.uids().items()
 

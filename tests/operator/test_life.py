@@ -2,8 +2,22 @@
 
 from typing import Any
 
+import pytest
+
 from bireme.api.types import MAX_NAME_LENGTH
 from bireme.names import Label
+from bireme_operator.kube.resources import (
+    APPS,
+    CONFIG_MAPS,
+    POLICIES,
+    REVISIONS,
+    ROLE_BINDINGS,
+    ROLES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Resource,
+)
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.polling import eventually
 from tests.operator.conftest import StartOperator
@@ -214,17 +228,31 @@ def test_what_a_deleted_deployment_left_behind_hinders_no_other_of_its_name(
     assert len(deployments.pods()) == 4
 
 
-def test_t6_a_new_object_of_the_same_name_gets_pods_of_its_own(
-    deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator, control_plane: ControlPlane
+def owners(deployments: Deployments, resource: Resource) -> set[str]:
+    """The uids of what owns the objects of a kind that carry the deployment's name."""
+    query = {"labelSelector": f"{Label.DEPLOYMENT}=demo"}
+    found = deployments.plane.api.get(resource.path(deployments.namespace), params=query).raise_for_status().json()
+    return {owner["uid"] for one in found["items"] for owner in one["metadata"]["ownerReferences"]}
+
+
+CHILDREN = (SERVICES, SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, APPS, POLICIES, REVISIONS)
+
+
+@pytest.mark.usefixtures("control_plane")  # which collects what the old object had
+def test_t6_a_new_object_of_the_same_name_gets_children_of_its_own(
+    deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator
 ) -> None:
     start_operator()
-    deployments.create(replicas=1, stages=2)
+    old = deployments.create(replicas=1, stages=2)["metadata"]["uid"]
     deployments.await_condition("Ready")
     before = deployments.uids()
+    for resource in CHILDREN:
+        eventually(lambda resource=resource: owners(deployments, resource) == {old})  # type: ignore[misc]
     deployments.delete()
     uid = deployments.create(replicas=1, stages=2)["metadata"]["uid"]
     deployments.await_condition("Ready")
+    for resource in CHILDREN:
+        eventually(lambda resource=resource: owners(deployments, resource) == {uid})  # type: ignore[misc]
     eventually(lambda: len(deployments.pods()) == 2)
     assert not before.items() & deployments.uids().items()
-    owners = {pod["metadata"]["ownerReferences"][0]["uid"] for pod in deployments.pods()}
-    assert owners == {uid}
+    assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in deployments.pods()} == {uid}

@@ -1,6 +1,7 @@
 """A group goes while it streams: whoever sends it away, every stream ends whole, with the ids that the oracle draws."""
 
 import asyncio
+import base64
 import contextlib
 import random
 import tempfile
@@ -12,16 +13,21 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from bireme.names import GroupState, Metric, Port
+from bireme.names import GroupState, Label, Metric, Port
+from bireme.wire.routes import Route, Routes, write_routes
+from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.polling import eventually
 from tests.faults import kinds
 from tests.faults.bench import Judge
 from tests.faults.tiny import MODEL, make_tiny
 from tests.fleet.fixtures import WORKER_IMAGE
 from tests.fleet.fleet import Fleet
+from tests.operator.before import ROOT, operator_before, replace_crd
 from tests.operator.conftest import StartOperator
-from tests.operator.deployments import Deployments
+from tests.operator.deployments import Deployments, label
+from tests.operator.process import OperatorProcess
 from tests.operator.test_fleet import APART, NO_ROUTER, gauge, router
+from tests.support.router_process import RouterProcess
 
 SILENT_S: Final = 2
 STREAMS: Final = 6
@@ -87,11 +93,13 @@ CASES: dict[Way, int] = {is_scaled_down: 0, is_rolled: 0, is_evicted: 0, is_dele
 """For how long what runs may end where it is: 0 hands it over at once, and after the last it has all come to its end."""
 
 
-def serve(deployments: Deployments, model: Path, drain_s: int, **pod: Any) -> None:
+def serve(deployments: Deployments, model: Path, drain_s: int, *, spare_ranks: str | None = "0", **pod: Any) -> None:
+    """Let two groups serve; an earlier release took no ``spare_ranks``."""
+    tuned = {"OMP_NUM_THREADS": "1", "BIREME_SPARE_RANK": spare_ranks}
     worker = {
         "name": "worker",
         "image": WORKER_IMAGE,
-        "env": [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "BIREME_SPARE_RANK", "value": "0"}],
+        "env": [{"name": name, "value": value} for name, value in tuned.items() if value is not None],
         "resources": {"requests": {"cpu": "1"}},
     }
     deployments.create(
@@ -174,6 +182,71 @@ async def test_a_stopped_kubelet_loses_no_stream_and_its_group_is_had_elsewhere_
     await asyncio.to_thread(node.start_kubelet)
     await asyncio.to_thread(eventually, lambda: len(deployments.pods()) == 2)
     await asyncio.to_thread(deployments.await_condition, "Ready")
+
+
+@pytest.fixture
+def old(crd: ControlPlane, tmp_path: Path, start_operator: StartOperator) -> Iterator[OperatorProcess]:
+    """The operator of the release before."""
+    with operator_before(crd, tmp_path, lambda: start_operator("old", worker_image=WORKER_IMAGE)) as operator:
+        yield operator
+
+
+@pytest.mark.system
+@pytest.mark.timeout(240, func_only=True)
+async def test_t12_streams_run_on_where_they_are_while_the_operator_of_the_release_before_is_replaced(
+    old: OperatorProcess,
+    fleet: Fleet,
+    deployments: Deployments,
+    start_operator: StartOperator,
+    *,
+    tiny: Path,
+    judge: Judge,
+    tmp_path: Path,
+) -> None:
+    await asyncio.to_thread(serve, deployments, tiny, 0, spare_ranks=None)
+    before, pods = deployments.uids(), deployments.living().values()
+    async with router_beside(deployments, tmp_path) as url:
+        clients = Clients(url)
+        async with clients.asking(STREAMS):
+            await asyncio.to_thread(eventually, lambda: all(running(pod) > 0 for pod in pods))
+            assert await asyncio.to_thread(old.stop) == 0
+            await asyncio.to_thread(replace_crd, fleet.plane, ROOT, takes_new=True)
+            start_operator("new", worker_image="bireme-worker:next")
+            await asyncio.to_thread(eventually, lambda: deployments.lease()["spec"]["holderIdentity"] == "new")
+            deployments.change(recovery={"restartBudget": {"limit": 7}})  # touches no pod, but asks for a judgement
+            await asyncio.to_thread(deployments.await_ready)
+            asked = len(clients.asks)
+            await asyncio.to_thread(eventually, lambda: len(clients.asks) > asked)
+        assert resumed(url) == 0, "a stream had to go on elsewhere"
+    judge.check(clients.asks)
+    assert deployments.uids() == before
+
+
+@contextlib.asynccontextmanager
+async def router_beside(deployments: Deployments, folder: Path) -> AsyncIterator[str]:
+    """A router of nobody's, that knows the groups as they are: that of the deployment is replaced with its operator."""
+    own = RouterProcess(folder)
+    routes = tuple(route(deployments, pod, folder) for pod in deployments.living().values())
+    (folder / "routes.json").write_bytes(write_routes(Routes(1, (MODEL,), routes)))
+    await own.start()
+    try:
+        await asyncio.to_thread(eventually, lambda: sum(gauge(own.url, Metric.ROUTER_GROUP_READY)) == len(routes))
+        yield own.url
+    finally:
+        await own.stop()
+
+
+def route(deployments: Deployments, leader: dict[str, Any], folder: Path) -> Route:
+    """Where a group is to be had, and in a file what proves it."""
+    name, group = leader["metadata"]["name"], label(leader, Label.GROUP_INDEX)
+    secret = next(one["secret"] for one in leader["spec"]["volumes"] if one["name"] == "token")
+    url = f"/api/v1/namespaces/{deployments.namespace}/secrets/{secret['secretName']}"
+    tokens = deployments.plane.api.get(url).raise_for_status().json()["data"]
+    (folder / name).write_bytes(base64.b64decode(tokens[secret["items"][0]["key"]]))
+    uid, host = f"{deployments.get()['metadata']['uid']}-{group}", f"http://{leader['status']['podIP']}"
+    incarnation, ports = int(label(leader, Label.INCARNATION)), (int(Port.HTTP), int(Port.ADMIN))
+    http, admin = (f"{host}:{port}" for port in ports)
+    return Route(uid, int(group), name, incarnation, http, admin, str(folder / name))
 
 
 def two_serve_without(deployments: Deployments, node: str) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from bireme.cli import kubectl
 from bireme.names import Exit
 from tests.controlplane.polling import eventually
+from tests.controlplane.stopwatch import Stopwatch
 from tests.fleet.fixtures import PYTHON_IMAGE
 from tests.fleet.fleet import Fleet
 from tests.operator.conftest import StartOperator
@@ -17,6 +18,8 @@ from tests.operator.deployments import Deployments
 
 _STAGE = str(Path(__file__).parents[1] / "local" / "scripted_stage.py")
 FAST = {"nodeLostAfterSeconds": 5}
+SOON_S = 8
+"""After that there is a pod in the place of a lost one: 3 s of silence, and 3 s in which a Lease of 8 s stands still."""
 
 
 @pytest.fixture
@@ -93,7 +96,9 @@ def test_drain_node_shows_how_a_group_moves_and_ends_when_none_is_left(
 def test_the_pod_of_a_frozen_node_is_replaced(fleet: Fleet, two_groups: Deployments) -> None:
     frozen = fleet.node(two_groups.living()[0, 0]["spec"]["nodeName"])
     frozen.freeze()
-    eventually(lambda: two_groups.incarnation(0, 0) == "2")
+    with Stopwatch() as since:
+        eventually(lambda: two_groups.incarnation(0, 0) == "2")
+    since.assert_made(two_groups.living()[0, 0], SOON_S)
     two_groups.await_condition("Ready")
     frozen.thaw()
     eventually(lambda: len(two_groups.pods()) == 2)
@@ -160,7 +165,9 @@ def test_a_node_that_nobody_reaches_is_replaced_and_what_still_runs_there_ends_w
     deaf = state(fleet, two_groups, (0, 0)) / "deaf"
     node.partition_from_api()
     deaf.touch()
-    eventually(lambda: two_groups.incarnation(0, 0) == "2")
+    with Stopwatch() as since:
+        eventually(lambda: two_groups.incarnation(0, 0) == "2")
+    since.assert_made(two_groups.living()[0, 0], SOON_S)
     two_groups.await_condition("Ready")
     assert two_groups.uids()[1, 0] == before[1, 0]["metadata"]["uid"]
     assert old.pids(), "it does not know"

@@ -85,7 +85,7 @@ def test_t8_and_t11_a_held_group_comes_back_as_it_was_and_scaling_keeps_what_is_
     assert {stage for group, stage in after if group == held} == {0, 1}
     assert after[held, 0]["metadata"]["uid"] != before[held, 0]
     updated = {place: uid for place, uid in deployments.uids().items() if place[0] != held}
-    deployments.change(replicas=3)
+    deployments.scale(3)
     eventually(lambda: deployments.get()["status"].get("readyReplicas") == 3)
     assert updated.items() <= deployments.uids().items()
     deployments.change(rollout={"partition": 0})
@@ -165,55 +165,3 @@ def test_t15_the_status_never_promises_more_than_there_is(
         return bool(status["observedGeneration"] == 2 and ready["status"] == "True")
 
     eventually(told_truly, within=60)
-
-
-@pytest.mark.parametrize("mode", ["InPlace", "Recreate"])
-def test_t2_t3_and_t5_a_pod_that_is_deleted_or_evicted_is_replaced_once_with_what_its_mode_takes_along(
-    mode: str, deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator
-) -> None:
-    operator = start_operator()
-    deployments.create(replicas=2, stages=2, recovery={"mode": mode, "restartBudget": {"limit": 100}})
-    deployments.await_condition("Ready")
-    for number, (stage, how) in enumerate([(1, "delete"), (0, "delete"), (1, "evict"), (0, "away")], start=1):
-        before = deployments.uids()
-        pod = deployments.living()[0, stage]
-        if how == "evict":
-            deployments.evicted(pod)
-        elif how == "away":
-            operator.kill()
-            deployments.delete_pod(pod)
-            operator = start_operator()
-        else:
-            deployments.delete_pod(pod)
-        expected = {(0, 0), (0, 1)} if mode == "Recreate" else {(0, stage)}
-
-        def replaced(before: dict[tuple[int, int], str] = before, want: set[tuple[int, int]] = expected) -> bool:
-            now = deployments.uids()
-            changed = {place for place in before if now.get(place) != before[place]}
-            assert changed <= want
-            return changed == want and want <= now.keys() and len(deployments.pods()) == 4
-
-        eventually(replaced)
-        deployments.await_condition("Ready")
-        if mode == "Recreate":
-            assert deployments.incarnation(0, 0) == deployments.incarnation(0, 1) == str(number + 1), "exactly once"
-    eventually(lambda: len(kubelet.started) == 4 + 4 * (2 if mode == "Recreate" else 1))
-
-
-def test_t4_a_crash_loop_backs_off_and_ends_and_a_restart_resumes_it(
-    deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator
-) -> None:
-    start_operator()
-    recovery = {"restartBudget": {"limit": 1}, "backoff": {"initialSeconds": 1, "maxSeconds": 2}}
-    deployments.create(replicas=2, stages=1, recovery=recovery)
-    deployments.await_condition("Ready")
-    other = deployments.uids()[1, 0]
-    kubelet.crash(deployments.living()[0, 0], 1, "no route to host", 2, waiting=True)
-    eventually(lambda: deployments.get()["status"]["groups"][0]["state"] == "Failed")
-    group = deployments.get()["status"]["groups"][0]
-    assert group["reason"] == "BudgetExhausted"
-    assert "no route to host" in group["message"]
-    assert deployments.uids()[1, 0] == other
-    deployments.annotate("bireme.dev/restart", "now")
-    deployments.await_condition("Ready")
-    assert other not in deployments.uids().values(), "the groups are made anew, one after the other"
