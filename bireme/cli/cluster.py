@@ -172,8 +172,8 @@ class ClusterTarget:
         """
         model = self.read()["spec"]["model"]
         # Of whichever volume it is; where it is none, the path is the whole source.
-        volume = {kind: {**of, "path": path} for kind, of in model["source"].items() if kind != "path"}
-        source: dict[str, Any] = volume or {"path": path}
+        source: dict[str, Any] = {kind: {**of, "path": path} for kind, of in model["source"].items() if kind != "path"}
+        source = source or {"path": path}
         if model["revision"] == revision:
             if model["source"] == source:
                 raise Refused("the spec asks for it already; what failed is tried again under another --revision")
