@@ -157,14 +157,16 @@ class Deployments:
         """The present version of the pods, for `made_since`."""
         return str(self.plane.api.get(self._pods_url).raise_for_status().json()["metadata"]["resourceVersion"])
 
+    def _mark(self, pod: dict[str, Any], mark: str) -> bool:
+        """Whether the pod is there to be marked."""
+        url = f"{self._pods_url}/{pod['metadata']['name']}"
+        marked = self.plane.api.patch(url, json={"metadata": {"annotations": {"made-since": mark}}}, headers=MERGE)
+        return marked.status_code == 200
+
     def made_since(self, version: str) -> list[dict[str, Any]]:
         """Every stage pod that was made since, in order, however short it lived: the server remembers."""
         made, end = [], secrets.token_hex(8)
-        (last, *_) = self.pods()
-        mark = {"metadata": {"annotations": {"made-since": end}}}
-        self.plane.api.patch(
-            f"{self._pods_url}/{last['metadata']['name']}", json=mark, headers=MERGE
-        ).raise_for_status()
+        assert any(self._mark(pod, end) for pod in self.pods()), "no pod stays long enough to be marked"
         query = {"watch": "1", "resourceVersion": version, "labelSelector": str(Label.STAGE)}
         with self.plane.api.stream("GET", self._pods_url, params=query) as told:
             for event in map(json.loads, told.iter_lines()):

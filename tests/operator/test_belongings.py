@@ -80,6 +80,21 @@ def test_what_is_deleted_is_ours_no_more_and_the_end_of_one_before_it_is_nothing
     assert belongings.uid(PLACE, "owner") == ""
 
 
+def test_what_is_deleted_before_our_own_answer_has_come_is_applied_again(belongings: Belongings) -> None:
+    assert belongings.see("Deployment", body(9), gone=True) == KEY
+    belongings.applied(PLACE, ENCODED, body(8))
+    assert not belongings.is_as_applied(PLACE, ENCODED)
+    belongings.see("Deployment", body(11, uid="two", replicas=0))
+    belongings.applied(PLACE, ENCODED, body(10, uid="three"))
+    assert not belongings.is_as_applied(PLACE, ENCODED), "another has come since"
+
+
+def test_whoever_changes_a_label_wakes_the_owner_all_the_same(belongings: Belongings) -> None:
+    changed = body(6)
+    changed["metadata"]["labels"] = changed["metadata"]["labels"] | {str(Label.DEPLOYMENT): "other"}
+    assert belongings.see("Deployment", changed) == KEY
+
+
 def test_what_belongs_to_another_is_not_taken_for_ours(belongings: Belongings) -> None:
     assert belongings.uid(PLACE, "another") == ""
     assert belongings.see("Deployment", body(6, uid="two", metadata=foreign("two", 6))) == KEY

@@ -29,7 +29,7 @@ from tests.operator.conftest import StartOperator
 from tests.operator.deployments import Deployments, label
 from tests.operator.process import OperatorProcess
 from tests.operator.test_fleet import router
-from tests.operator.test_live_streams import Clients, resumed, running, serve
+from tests.operator.test_live_streams import Clients, carried_on, running, serve
 
 STREAMS: Final = 4
 ACTS: Final = (("POST", "/controllerrevisions"), ("POST", "/pods"), ("DELETE", "/pods/"), ("PATCH", "/configmaps/"))
@@ -142,14 +142,16 @@ async def test_t7_no_request_fails_while_the_operator_is_killed_at_every_step_of
         url = await asyncio.to_thread(router, fleet.plane, deployments.namespace, 2)
         before, clients = deployments.living(), Clients(url)
         async with clients.asking(STREAMS):
-            await asyncio.to_thread(eventually, lambda: all(running(pod) > 0 for pod in before.values()))
+            await asyncio.to_thread(
+                eventually, lambda: clients.are_deep(STREAMS) and all(running(pod) > 0 for pod in before.values())
+            )
             assert await asyncio.to_thread(steady.stop) == 0
             deployments.change(engine={"maxRunningRequests": 8})
             killer.victim = steady  # dead, so that nobody writes before the first to be killed is known
             await asyncio.to_thread(roll, deployments, killer, start, witness)
             killer.victim.kill()
         Judge(tiny).check(clients.asks)
-        assert resumed(url), "what the groups ran when they went was not carried on elsewhere"
+        assert carried_on(url), "what the groups ran when they went was not carried on elsewhere"
     after = deployments.living()
     assert len({label(pod, Label.REVISION) for pod in [*before.values(), *after.values()]}) == 2
     assert len({label(pod, Label.REVISION) for pod in after.values()}) == 1

@@ -226,13 +226,15 @@ def test_what_a_deleted_deployment_left_behind_hinders_no_other_of_its_name(
     deployments.await_condition("Ready")
     assert left < {pod["metadata"]["uid"] for pod in deployments.pods()}
     assert len(deployments.pods()) == 4
+    uid = deployments.get()["metadata"]["uid"]
+    eventually(lambda: owners(deployments, SERVICES) == owners(deployments, REVISIONS) == {uid})
 
 
 def owners(deployments: Deployments, resource: Resource) -> set[str]:
     """The uids of what owns the objects of a kind that carry the deployment's name."""
     query = {"labelSelector": f"{Label.DEPLOYMENT}=demo"}
     found = deployments.plane.api.get(resource.path(deployments.namespace), params=query).raise_for_status().json()
-    return {owner["uid"] for one in found["items"] for owner in one["metadata"]["ownerReferences"]}
+    return {owner["uid"] for one in found["items"] for owner in one["metadata"].get("ownerReferences", [{"uid": ""}])}
 
 
 CHILDREN = (SERVICES, SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, APPS, POLICIES, REVISIONS)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from bireme.names import Metric
 from tests.controlplane.polling import eventually
 from tests.controlplane.stopwatch import Stopwatch
 from tests.faults.bench import Judge
@@ -22,14 +21,12 @@ from tests.fleet.fleet import Fleet
 from tests.fleet.node import Node
 from tests.operator.conftest import StartOperator
 from tests.operator.deployments import Deployments
-from tests.operator.test_fleet import APART, NO_ROUTER, gauge, router
-from tests.operator.test_live_streams import Clients, resumed, running
+from tests.operator.test_fleet import APART, NO_ROUTER, router
+from tests.operator.test_live_streams import Clients, carried_on, running
 from tests.operator.test_nodes import FAST
 
 STREAMS = 4
 LOST = (0, 0)
-DEEP = 20
-"""Ids of each of the first streams that have come before the node is lost."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +62,6 @@ def serve(deployments: Deployments, model: Path, loss: Loss) -> None:
     deployments.await_condition("Ready")
 
 
-def all_deep(clients: Clients) -> bool:
-    return len(clients.asks) >= STREAMS and all(ask.delivered > DEEP for ask in clients.asks[:STREAMS])
-
-
-def carried_on(url: str) -> float:
-    """Streams that the router has continued, and those sent again of which no id had come."""
-    return resumed(url) + sum(gauge(url, Metric.ROUTER_RESENDS))
-
-
 @pytest.fixture(scope="module")
 def tiny(smollm2_dir: Path) -> Iterator[Path]:
     """A checkpoint beside the real one: what lies under /tmp is each pod's own there."""
@@ -95,7 +83,7 @@ async def test_the_streams_of_a_lost_node_go_on_and_what_returns_with_it_is_fenc
     (old,) = node.sandboxes
     clients = Clients(url)
     async with clients.asking(STREAMS):
-        await asyncio.to_thread(eventually, lambda: all_deep(clients) and running(before[LOST]) > 0)
+        await asyncio.to_thread(eventually, lambda: clients.are_deep(STREAMS) and running(before[LOST]) > 0)
         await asyncio.to_thread(loss.way, node)
         with Stopwatch() as since:
             await asyncio.to_thread(eventually, lambda: deployments.incarnation(*LOST) == "2")

@@ -16,7 +16,7 @@ from bireme_operator.plan.fallback import gave_up, is_at_rest, remember_rollout,
 from bireme_operator.plan.gang import clear, fence, repair
 from bireme_operator.plan.gates import RETRY_S, SPARE_RETRY_S, STUCK_S, allot
 from bireme_operator.plan.group import Group, look, remember_seen, remember_verdict
-from bireme_operator.plan.images import remember_images
+from bireme_operator.plan.images import images_needed, remember_images
 from bireme_operator.plan.leader import introduce
 from bireme_operator.plan.memory import Draining, GroupMemory, Memory, Purpose, updated
 from bireme_operator.plan.naming import bound, remember_names
@@ -96,7 +96,12 @@ def plan(wish: Desired, observed: Observed, memory: Memory, now: float, rest: Re
         tuple(actions),
         status,
         tuple(news(memory, after, actions, {group.index: group.verdict for group in groups})),
-        replace(after, conditions=conditions, sources=remember_names(memory.sources, groups)),
+        replace(
+            after,
+            conditions=conditions,
+            sources=remember_names(memory.sources, groups),
+            images=images_needed(after, wish),
+        ),
         min(dues, default=None),
     )
 

@@ -5,14 +5,14 @@ write beside that, such as the status of a Deployment, asks for nothing.
 """
 
 import hashlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 
-from bireme.names import Label
+from bireme.names import KIND, Label
 from bireme_operator.kube.resources import (
     APPS,
     CONFIG_MAPS,
@@ -22,11 +22,14 @@ from bireme_operator.kube.resources import (
     SERVICE_ACCOUNTS,
     SERVICES,
 )
-from bireme_operator.render.owned import Object
+from bireme_operator.render.owned import Object, Owner
 from bireme_operator.shell.store import Key
 
 WATCHED: Final = (SERVICES, SERVICE_ACCOUNTS, CONFIG_MAPS, APPS, POLICIES, ROLES, ROLE_BINDINGS)
 """All that is applied. Secrets are not: the operator may not read them. Budgets are looked at each minute."""
+
+_GONE_KEPT: Final = 1000
+"""An answer is late by as much as a request takes."""
 
 Place = tuple[str, str, str]
 """Kind, namespace and name."""
@@ -49,6 +52,7 @@ class Belongings:
     def __init__(self) -> None:
         self._known: dict[Place, _Known] = {}
         self._changes: Counter[Key] = Counter()
+        self._gone: deque[str] = deque(maxlen=_GONE_KEPT)
 
     def changes(self, key: Key) -> int:
         """Return a number that grows whenever something of a deployment is not as it was applied any more."""
@@ -72,14 +76,14 @@ class Belongings:
         """Note how the server has what was applied just now."""
         now = _Known(answer["metadata"]["uid"], controller_of(answer), _version(answer))
         known = self._known.get(place)
-        if known is not None and known.uid == now.uid and known.version > now.version:
-            return  # its event was faster than our answer, and it is applied again
+        if now.uid in self._gone or (known is not None and known.version > now.version):
+            return  # an event was faster than our answer, and it is applied again
         self._known[place] = replace(now, manifest=manifest, look=_look(manifest, answer))
 
     def see(self, kind: str, body: Mapping[str, Any], *, gone: bool = False) -> Key | None:
         """Take an event; the key of the deployment if it may have to apply something."""
         meta = body["metadata"]
-        key = meta["namespace"], str((meta.get("labels") or {}).get(Label.DEPLOYMENT, ""))
+        key = meta["namespace"], _deployment_of(body)
         place = kind, meta["namespace"], meta["name"]
         known = self._known.get(place)
         if not (self._lose(place, known, meta["uid"]) if gone else self._differs(place, known, body)):
@@ -91,6 +95,7 @@ class Belongings:
         if known is not None and known.uid != uid:
             return False  # one before it
         self._known.pop(place, None)
+        self._gone.append(uid)
         return True
 
     def _differs(self, place: Place, known: _Known | None, body: Mapping[str, Any]) -> bool:
@@ -109,8 +114,29 @@ class Belongings:
 
 def controller_of(body: Mapping[str, Any]) -> str:
     """Return the uid of the object that controls this one, or nothing."""
+    holder = holder_of(body)
+    return "" if holder is None else str(holder["uid"])
+
+
+def holder_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the reference to the object that controls this one, if one does."""
     references = body["metadata"].get("ownerReferences") or ()
-    return next((str(one["uid"]) for one in references if one.get("controller")), "")
+    return next((one for one in references if one.get("controller")), None)
+
+
+def may_take(owner: Owner, found: Object, manifest: Object) -> bool:
+    """Whether what has our name is ours, or nobody's with all our labels: left by a deployment deleted without it."""
+    if controller_of(found):
+        return controller_of(found) == owner.uid
+    return bool(manifest["metadata"]["labels"].items() <= (found["metadata"].get("labels") or {}).items())
+
+
+def _deployment_of(body: Mapping[str, Any]) -> str:
+    """By its owner, because anybody can change a label."""
+    holder = holder_of(body)
+    if holder is not None and holder["kind"] == KIND:
+        return str(holder["name"])
+    return str((body["metadata"].get("labels") or {}).get(Label.DEPLOYMENT, ""))
 
 
 def place_of(manifest: Object) -> Place:

@@ -20,6 +20,7 @@ from bireme_operator.render.budgets import (
     spared_by,
 )
 from bireme_operator.render.owned import Object, Owner
+from bireme_operator.shell.belongings import controller_of, may_take
 from bireme_operator.shell.errands import Errands
 
 log = logging.getLogger(__name__)
@@ -45,17 +46,17 @@ class Budgets:
         """Read live which there are."""
         await self.errands.finish(_ERRAND)
         self._taken.clear()
-        await self._read()
-
-    async def _read(self) -> None:
         found = await self.kube.list(BUDGETS, self.owner.namespace)
-        ours = [one for one in found["items"] if is_budget_of(self.owner, one)]
+        ours = [one for one in found["items"] if self._is_ours(one)]
         self._known = {
             group: (one["metadata"]["uid"], spared_by(self.owner, group, one))
             for one in ours
             if (group := group_of(self.owner, one)) is not None
         }
         self._others = [one for one in found["items"] if one not in ours]
+
+    def _is_ours(self, budget: Mapping[str, Any]) -> bool:
+        return controller_of(budget) == self.owner.uid or is_budget_of(self.owner, budget)
 
     def keep(self, groups: Mapping[int, int], labels: Mapping[str, str]) -> None:
         """Begin to make those that are missing, and to delete those whose group is gone.
@@ -88,20 +89,29 @@ class Budgets:
         try:
             made = await self._write(index, budget)
         except (AlreadyExists, Conflict):
-            await self._read()  # it is not what was thought
-            try:
-                made = await self._write(index, budget)
-            except AlreadyExists:
-                self._taken.add(index)  # till the next look
-                log.warning("PodDisruptionBudget %s is somebody else's: the group has none", budget["metadata"]["name"])
-                return
+            made = await self._take(budget)
+        if made is None:
+            self._taken.add(index)  # till the next look
+            log.warning("PodDisruptionBudget %s is somebody else's: the group has none", budget["metadata"]["name"])
+            return
         self._known[index] = made["metadata"]["uid"], stages
 
-    async def _write(self, index: int, budget: Object) -> Object:
+    async def _write(self, index: int, budget: Object) -> Object | None:
         uid, _ = self._known.get(index, ("", 0))
         return await (self.kube.apply(budget, uid=uid) if uid else self.kube.create(budget))
 
+    async def _take(self, budget: Object) -> Object | None:
+        """Write what is not as it was thought, as it is found live; nothing if that is somebody else's."""
+        found = await self.kube.find(BUDGETS, self.owner.namespace, budget["metadata"]["name"])
+        if found is None:
+            return await self.kube.create(budget)
+        if not may_take(self.owner, found, budget):
+            return None
+        return await self.kube.apply(budget, version=found["metadata"]["resourceVersion"])
+
     async def _delete(self, index: int) -> None:
+        if index not in self._known:
+            return
         uid, _ = self._known[index]
         with suppress(NotFound, Conflict):
             await self.kube.delete(BUDGETS, self.owner.namespace, budget_name(self.owner, index), uid=uid)

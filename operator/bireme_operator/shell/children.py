@@ -29,7 +29,7 @@ from bireme_operator.render.router import ROUTER, ROUTES_MARK, mark_of, render_r
 from bireme_operator.render.services import render_stages_service
 from bireme_operator.render.spares import render_spare_secret
 from bireme_operator.render.tokens import capacity, render_secret, secret_name
-from bireme_operator.shell.belongings import Belongings, Place, controller_of, place_of
+from bireme_operator.shell.belongings import Belongings, Place, holder_of, may_take, place_of
 from bireme_operator.shell.errands import Errands
 from bireme_operator.status import IN_THE_WAY
 
@@ -65,6 +65,7 @@ class Children:
     _routes: Routes | None = None
     _routes_made: bytes = b""
     _routes_refusal: str = ""
+    _refused_at: int = 0
     _routes_at: float = float("-inf")
 
     @property
@@ -123,7 +124,8 @@ class Children:
             self._routes_refusal = ""
         if routes is None or _ERRAND in self.errands or (routes == self._routes and self._stands()):
             return None
-        pace = _RETRY_S if self._routes_refusal else _ROUTES_EVERY_S
+        told = self._routes_refusal and self._refused_at == self.belongings.changes(self._key)
+        pace = _RETRY_S if told else _ROUTES_EVERY_S
         due = self._routes_at + max(pace, _PER_ROUTE_S * len(routes.groups))
         if now < due:
             return due
@@ -132,6 +134,7 @@ class Children:
         return None
 
     async def _publish(self, routes: Routes) -> None:
+        self._refused_at = self.belongings.changes(self._key)
         try:
             self._routes_made = await self._apply(render_routes(self.owner, routes))
         except InTheWay as error:
@@ -177,18 +180,13 @@ class Children:
         found = await self.kube.find(resource_of(manifest), self.owner.namespace, manifest["metadata"]["name"])
         if found is None:
             return await self.kube.apply_anew(manifest)
-        if not self._may_take(found, manifest):
+        if not may_take(self.owner, found, manifest):
             raise InTheWay(self._whose(found, manifest))
         return await self.kube.apply(manifest, version=found["metadata"]["resourceVersion"])
 
-    def _may_take(self, found: Object, manifest: Object) -> bool:
-        """Whether it is ours, or nobody's with all our labels: an earlier deployment's that was deleted without it."""
-        labels = manifest["metadata"]["labels"].items() <= (found["metadata"].get("labels") or {}).items()
-        return controller_of(found) == self.owner.uid or (not controller_of(found) and labels)
-
     def _whose(self, found: Object, manifest: Object) -> str:
         what = f"{manifest['kind']} {manifest['metadata']['name']}{IN_THE_WAY}"
-        holder = next((one for one in found["metadata"].get("ownerReferences") or () if one.get("controller")), None)
+        holder = holder_of(found)
         if holder is None:
             return f"{what}it is not this deployment's; delete it, or name the deployment otherwise"
         if (holder["kind"], holder["name"]) == (KIND, self.owner.name):

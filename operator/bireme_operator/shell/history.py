@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,8 +14,9 @@ from bireme_operator.kube.client import Kube
 from bireme_operator.kube.errors import AlreadyExists, Conflict, NotFound
 from bireme_operator.kube.resources import REVISIONS
 from bireme_operator.plan.rendering import Rendering
-from bireme_operator.render.owned import Owner
+from bireme_operator.render.owned import Object, Owner
 from bireme_operator.render.revisions import ROLE, read_revision, render_revision
+from bireme_operator.shell.belongings import controller_of, may_take
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +92,16 @@ class History:
             # Of an object of the same name that is being collected, or ours all the same: the next visit looks again.
             self._looked = False
             log.info("ControllerRevision %s is there already", manifest["metadata"]["name"])
+            await self._clear(manifest)
+
+    async def _clear(self, manifest: Object) -> None:
+        """Delete what a deployment before this one has left for good: it was deleted without its own."""
+        found = await self.kube.find(REVISIONS, self.owner.namespace, manifest["metadata"]["name"])
+        if found is not None and not controller_of(found) and may_take(self.owner, found, manifest):
+            with suppress(NotFound, Conflict):
+                await self.kube.delete(
+                    REVISIONS, self.owner.namespace, found["metadata"]["name"], uid=found["metadata"]["uid"]
+                )
 
     def _take(self, body: Mapping[str, Any]) -> None:
         try:
