@@ -31,7 +31,8 @@ from tests.operator.process import OperatorProcess
 from tests.operator.test_fleet import router
 from tests.operator.test_live_streams import Clients, carried_on, running, serve
 
-STREAMS: Final = 4
+STREAMS: Final = 2
+"""All that they are told is judged, so there are no more than it takes."""
 ACTS: Final = (("POST", "/controllerrevisions"), ("POST", "/pods"), ("DELETE", "/pods/"), ("PATCH", "/configmaps/"))
 """What a rollout makes, ends and tells the router. What is applied at every start is no part of it."""
 
