@@ -1,5 +1,6 @@
 """Fixtures of the operator's tests: the control plane of the session, a kubelet for the stages, operators as processes."""
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.cluster import ControlPlane
+from tests.faults.tiny import MODEL, make_tiny
 from tests.operator.deployments import Deployments
 from tests.operator.process import OperatorProcess
 from tests.operator.stage_kubelet import StageKubelet
@@ -18,6 +20,13 @@ StartOperator = Callable[..., OperatorProcess]
 def deployments(crd: ControlPlane, namespace: str) -> Deployments:
     """The objects of the test's namespace."""
     return Deployments(crd, namespace)
+
+
+@pytest.fixture(scope="module")
+def tiny(smollm2_dir: Path) -> Iterator[Path]:
+    """A checkpoint beside the real one: what lies under /tmp is each pod's own there."""
+    with tempfile.TemporaryDirectory(dir=smollm2_dir.parent) as folder:
+        yield make_tiny(Path(folder) / MODEL)
 
 
 @pytest.fixture

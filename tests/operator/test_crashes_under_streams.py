@@ -6,9 +6,8 @@ and is not told so; what it has begun beside it is lost. The next one finds what
 
 import asyncio
 import json
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,6 @@ from bireme_operator.shell.notes import read_memory
 from tests.controlplane.polling import eventually
 from tests.controlplane.proxy import ApiProxy, Asked, Fault
 from tests.faults.bench import Judge
-from tests.faults.tiny import MODEL, make_tiny
 from tests.fleet.fixtures import WORKER_IMAGE
 from tests.fleet.fleet import Fleet
 from tests.operator.conftest import StartOperator
@@ -117,13 +115,6 @@ def roll(deployments: Deployments, killer: Killer, start: Callable[[str], Operat
         return bool(current and status["updatedReplicas"] == status["readyReplicas"] == 2)
 
     eventually(rolled, within=300)
-
-
-@pytest.fixture(scope="module")
-def tiny(smollm2_dir: Path) -> Iterator[Path]:
-    """A checkpoint beside the real one: what lies under /tmp is each pod's own there."""
-    with tempfile.TemporaryDirectory(dir=smollm2_dir.parent) as folder:
-        yield make_tiny(Path(folder) / MODEL)
 
 
 @pytest.mark.system

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import contextlib
 import random
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.polling import eventually
 from tests.faults import kinds
 from tests.faults.bench import Judge
-from tests.faults.tiny import MODEL, make_tiny
+from tests.faults.tiny import MODEL
 from tests.fleet.fixtures import WORKER_IMAGE
 from tests.fleet.fleet import Fleet
 from tests.operator.before import ROOT, operator_before, replace_crd
@@ -127,13 +126,6 @@ def running(pod: dict[str, Any]) -> float:
 def carried_on(url: str) -> float:
     """Streams that the router has continued elsewhere, and those sent again of which no id had come."""
     return sum(gauge(url, Metric.ROUTER_RESUMES) + gauge(url, Metric.ROUTER_RESENDS))
-
-
-@pytest.fixture(scope="module")
-def tiny(smollm2_dir: Path) -> Iterator[Path]:
-    """A checkpoint beside the real one: what lies under /tmp is each pod's own there."""
-    with tempfile.TemporaryDirectory(dir=smollm2_dir.parent) as folder:
-        yield make_tiny(Path(folder) / MODEL)
 
 
 @pytest.fixture(scope="module")

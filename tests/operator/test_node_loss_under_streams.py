@@ -5,8 +5,7 @@ back with the node has been replaced, and must neither serve nor stay.
 """
 
 import asyncio
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from tests.controlplane.polling import eventually
 from tests.controlplane.stopwatch import Stopwatch
 from tests.faults.bench import Judge
-from tests.faults.tiny import MODEL, make_tiny
+from tests.faults.tiny import MODEL
 from tests.fleet.fixtures import WORKER_IMAGE
 from tests.fleet.fleet import Fleet
 from tests.fleet.node import Node
@@ -60,13 +59,6 @@ def serve(deployments: Deployments, model: Path, loss: Loss) -> None:
         recovery=FAST,
     )
     deployments.await_condition("Ready")
-
-
-@pytest.fixture(scope="module")
-def tiny(smollm2_dir: Path) -> Iterator[Path]:
-    """A checkpoint beside the real one: what lies under /tmp is each pod's own there."""
-    with tempfile.TemporaryDirectory(dir=smollm2_dir.parent) as folder:
-        yield make_tiny(Path(folder) / MODEL)
 
 
 @pytest.mark.system

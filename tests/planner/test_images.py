@@ -23,6 +23,17 @@ def served(**changes: object) -> World:
     return world
 
 
+def gone_back() -> World:
+    """A group that served OLD, after a rollout that failed."""
+    world = served(replicas=1, rollout=RolloutPolicy(0, 1, deadline_s=60))
+    world.broken.add("rev2")
+    world.change(revision="rev2")
+    for _ in range(100):
+        world.step()
+        world.advance(1.0)
+    return world
+
+
 def images(pods: Iterable[PodView]) -> list[str]:
     return [pod.image for pod in pods]
 
@@ -100,23 +111,13 @@ def test_a_restart_that_was_asked_for_earlier_brings_no_other_image_later() -> N
 
 
 def test_a_failed_rollout_goes_back_to_the_image_of_before() -> None:
-    world = served(replicas=1, rollout=RolloutPolicy(0, 1, deadline_s=60))
-    world.broken.add("rev2")
-    world.change(revision="rev2")
-    for _ in range(100):
-        world.step()
-        world.advance(1.0)
+    world = gone_back()
     assert images(world.pods.values()) == [OLD, OLD]
     assert {made.image for made in world.created if made.revision == "rev2"} == {NEW}
 
 
 def test_a_restart_brings_the_new_default_after_a_failed_rollout_too() -> None:
-    world = served(replicas=1, rollout=RolloutPolicy(0, 1, deadline_s=60))
-    world.broken.add("rev2")
-    world.change(revision="rev2")
-    for _ in range(100):
-        world.step()
-        world.advance(1.0)
+    world = gone_back()
     world.change(restart="now")
     world.settle()
     assert {(pod.revision, pod.image) for pod in world.pods.values()} == {("rev1", NEW)}
