@@ -116,10 +116,10 @@ class Cluster:
         Where earlier tests have left none, the groups are made anew, which spreads them.
         """
         while not (found := self._quiet_nodes()):
-            self._restart()
+            self.restart()
         return min(found.items(), key=lambda item: (len(item[1]), item[0]))
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
         """Have all groups made anew, and wait for that: a status that is older than the wish says nothing of it."""
         wish = str(time.time())
         self.kubectl("annotate", "infd", DEPLOYMENT, f"{Annotation.RESTART}={wish}", "--overwrite")
