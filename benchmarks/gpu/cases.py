@@ -63,9 +63,11 @@ JOBS: Final[tuple[Job, ...]] = (
     Job("large", "benchmarks.gpu.jobs_large", 2, 10),
     Job("kill-tensor", "benchmarks.gpu.jobs_kill", 2, 45),
     Job("kill-pipeline", "benchmarks.gpu.jobs_kill", 2, 45),
-    Job("four", "benchmarks.gpu.jobs_four", 4, 10),
+    Job("two", "benchmarks.gpu.jobs_split", 2, 10),
+    Job("four", "benchmarks.gpu.jobs_split", 4, 10),
     Job("reduce-four", "benchmarks.gpu.jobs_reduce", 4, 25, cpu=False),
     Job("kill-four", "benchmarks.gpu.jobs_kill", 4, 60),
+    Job("kill-shared", "benchmarks.gpu.jobs_kill", 2, 60),
 )
 CASES: Final[tuple[Case, ...]] = (
     Case("A1", "solo", 6, 100),
@@ -96,10 +98,18 @@ CASES: Final[tuple[Case, ...]] = (
     Case("M3t", "four", 65, 57),
     Case("M5t", "four", 90, 53),
     Case("M5p", "four", 90, 52),
-    Case("M7", "four", 90, 43),
+    Case("M7h", "four", 40, 43),
+    Case("M7g", "four", 50, 43),
+    Case("H2", "two", 75, 54),
+    Case("H3", "two", 60, 48),
+    Case("H5t", "two", 90, 53),
+    Case("H5p", "two", 90, 44),
+    Case("H7", "two", 60, 43),
     Case("M4", "reduce-four", 12, 56),
     Case("M6g", "kill-four", 100, 51, times=10),
     Case("M6p", "kill-four", 100, 51, times=10),
+    Case("H6g", "kill-shared", 100, 47, times=5),
+    Case("H6p", "kill-shared", 100, 46, times=5),
 )
 JOB: Final[Mapping[str, Job]] = {job.name: job for job in JOBS}
 CASE: Final[Mapping[str, Case]] = {case.name: case for case in CASES}

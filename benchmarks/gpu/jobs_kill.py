@@ -1,5 +1,7 @@
 """A rank killed under load in a deployment as users have it, with its spare ranks: A13 on two GPUs, M6 on four.
 
+H6 is M6 on two GPUs: the ranks of both stages share them, so what it takes to serve again tells nothing of four.
+
 Each case is one kind of load. A wait says every 5 s in the job's log how it goes, and fails after 60 s with what router
 and leader say; the next case then goes on. All logs of the deployment are kept whole beside the job's.
 """
@@ -26,7 +28,13 @@ from benchmarks.gpu.workloads import fixed
 from tests.faults.parts import parts
 from tests.support.deployment import Deployment
 
-LAYOUTS = {"kill-tensor": ("A13.tp", 2, 1), "kill-pipeline": ("A13.pp", 1, 2), "kill-four": ("M6", 2, 2)}
+LAYOUTS = {
+    "kill-tensor": ("A13.tp", 2, 1, 0),
+    "kill-pipeline": ("A13.pp", 1, 2, 0),
+    "kill-four": ("M6", 2, 2, 0),
+    "kill-shared": ("H6", 2, 2, 16 << 30),
+}
+"""By job: prefix of its lines, ranks of a stage, stages, and bytes of keys and values where ranks share a GPU."""
 POLL_S = 0.005
 TURN_S = 14.0
 """What a kill may take, until the next is not begun any more."""
@@ -77,9 +85,9 @@ class Ground:
 @contextmanager
 def ground(bench: Bench) -> Iterator[Ground]:
     """What the deployment said is kept in a directory with this job's name."""
-    layout, tensor, stages = LAYOUTS[bench.job]
+    layout, tensor, stages, kv_bytes = LAYOUTS[bench.job]
     source = write_checkpoint(bench.config(), bench.scratch / "models" / "a", seed=ord("a"))
-    with deployed(source, tensor, stages, DEVICE) as deployment:
+    with deployed(source, tensor, stages, DEVICE, kv_bytes=0 if bench.quick else kv_bytes) as deployment:
         begin = time.monotonic()
         try:
             print(f"first token after {asyncio.run(first_token(deployment)) - begin:.1f} s", flush=True)
@@ -198,6 +206,6 @@ def _case(on: Ground, name: str, kind: Kind) -> None:
 
 CASES: Mapping[str, Callable[[Ground], None]] = {
     f"{layout}{kind.name[0]}": partial(_case, name=f"{layout}{kind.name[0]}", kind=kind)
-    for layout in ("A13t", "A13p", "M6")
+    for layout in ("A13t", "A13p", "M6", "H6")
     for kind in (GRAPH, PREFILL)
 }

@@ -44,6 +44,7 @@ spec:
     maxRunningRequests: 256
     maxBatchedTokens: 8192
     prefixCaching: Disabled
+    kvCache: {{{kv_cache}}}
   recovery:
     restartBudget: {{limit: 1000, windowSeconds: 60}}
     backoff: {{initialSeconds: 1, maxSeconds: 2}}
@@ -53,16 +54,23 @@ spec:
 
 @contextmanager
 def deployed(
-    checkpoint: Path, tensor: int, pipeline: int, device: str, environment: Mapping[str, str] | None = None
+    checkpoint: Path,
+    tensor: int,
+    pipeline: int,
+    device: str,
+    environment: Mapping[str, str] | None = None,
+    kv_bytes: int = 0,
 ) -> Iterator[Deployment]:
-    """`bireme up` was just started; nobody has waited for it."""
+    """`bireme up` was just started; nobody has waited for it. ``kv_bytes`` of each rank, 0: the device's default."""
+    kv_cache = f"bytes: {kv_bytes}" if kv_bytes else ""
     extra = {Env.DEVICE: device, **(environment or {})}
     before = {name: os.environ.get(name) for name in extra}
     os.environ.update(extra)
     try:
         with tempfile.TemporaryDirectory(prefix="bireme-") as path:
             file = Path(path) / "gpu.yaml"
-            file.write_text(_FILE.format(model=MODEL, directory=checkpoint.name, tensor=tensor, pipeline=pipeline))
+            places = {"directory": checkpoint.name, "tensor": tensor, "pipeline": pipeline}
+            file.write_text(_FILE.format(model=MODEL, kv_cache=kv_cache, **places))
             with running(file, Path(path), free_port(), {"/models": checkpoint.parent}) as deployment:
                 yield deployment
     finally:

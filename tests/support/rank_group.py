@@ -40,6 +40,7 @@ from bireme.wire.control import (
 from bireme.wire.errors import WireError
 from bireme.wire.frames import SocketChannel
 from bireme.wire.plan import Attach, Plan, PlanKinds, Result, plan_codec
+from bireme_operator.local.devices import own_device, visible_gpus
 from tests.support.rank_threads import TOKEN, loopback_host
 
 M = TypeVar("M")
@@ -132,8 +133,7 @@ class RankGroup:
             Env.MODEL_PATH: self.checkpoint.source,
             **self._environment,
         }
-        if extra.get(Env.DEVICE) == "cuda":  # pods of one machine: each has its own GPUs
-            extra[Env.DEVICE] = f"cuda:{stage * self.tensor}"
+        extra |= own_device(stage, self.tensor, extra.get(Env.DEVICE, ""), visible_gpus())
         command = [sys.executable, "-m", self._module, *([] if as_spare else ["--rank", str(rank)])]
         with (self._state_dir / f"rank-{stage}-{rank}.log").open("a") as log, theirs:
             process = subprocess.Popen(

@@ -1,4 +1,7 @@
-"""Four GPUs of one host without HTTP, in real rank processes with random weights: M1, M2, M3, M5 and M7."""
+"""Shapes split over the GPUs of one host, without HTTP, in real rank processes with random weights.
+
+M1, M2, M3, M5 and M7 need four GPUs; H2, H3, H5 and H7 are what two can tell of the same questions.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +19,9 @@ from benchmarks.gpu.workloads import fixed, uniform
 from bireme.names import Env
 from bireme_worker.engine.sequence import BLOCK_SIZE
 
-TP4, TP2, PP4, BOTH = (4, 1), (2, 1), (1, 4), (2, 2)
+ONE, TP2, TP4, PP2, PP4, BOTH = (1, 1), (2, 1), (4, 1), (1, 2), (1, 4), (2, 2)
+Layout = tuple[int, int]
+"""Tensor-parallel ranks of a stage, stages."""
 LARGE = "175b"
 CONTEXT = 500
 FEW = 16
@@ -25,6 +30,8 @@ FOUR_GROUPS = {"hidden_size": 256}
 """Of the tiny shape: each of four ranks has a whole group of quantized numbers."""
 BATCHES = (4, 8, 16, 32, 64)
 MOST_P99_MS = 50.0
+SHARED_KV_BYTES = 4 << 30
+"""Of each rank where two share a GPU, so that neither takes what is free."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +41,18 @@ class Ground:
     bench: Bench
 
     @contextmanager
-    def group(self, shape: str, weights: str, layout: tuple[int, int], slots: int) -> Iterator[tuple[Formed, int]]:
-        """A formed group that has compiled, and its vocabulary."""
+    def group(
+        self, shape: str, weights: str, layout: Layout, slots: int, kv_bytes: int = 0
+    ) -> Iterator[tuple[Formed, int]]:
+        """A formed group that has compiled, and its vocabulary; ``kv_bytes`` of each rank, 0: all that is free."""
         bench = self.bench
         config = quantized({**bench.config(shape), **(FOUR_GROUPS if bench.quick else {})}, weights)
         source = bench.scratch / f"described-{shape}-{weights}"
         source.mkdir(exist_ok=True)
         describe(config, source)
         changes: dict[str, str] = {Env.MAX_RUNNING_REQUESTS: str(slots)}
-        if bench.quick:
-            changes |= {Env.KV_BYTES: str(64 << 20)}
+        if bench.quick or kv_bytes:
+            changes |= {Env.KV_BYTES: str(64 << 20 if bench.quick else kv_bytes)}
         with running(source, layout[0], layout[1], RANDOM, **changes) as (engine, seconds):
             name = f"{shape} {weights} {layout[0]}x{layout[1]}"
             tell(note=f"{name}: formed after {seconds:.1f} s, {engine.blocks} blocks")
@@ -67,15 +76,25 @@ def _one_request(on: Ground) -> None:
         on.bench.measured("M1.latency", on.latency(engine, vocabulary))
 
 
-def _scaling(on: Ground) -> None:
+def _scaling(key: str, few: Layout, many: Layout, on: Ground) -> None:
     found = {}
-    for layout in (TP2, TP4):
+    for layout in (few, many):
         with on.group("llama70b", "int8", layout, FEW) as (engine, vocabulary):
             found[layout] = on.latency(engine, vocabulary)
-    on.bench.measured("M2.ratio", found[TP2] / found[TP4], f"{found[TP2]:.2f} ms and {found[TP4]:.2f} ms")
+    on.bench.measured(key, found[few] / found[many], f"{found[few]:.2f} ms and {found[many]:.2f} ms")
 
 
-def _rate(key: str, layout: tuple[int, int], on: Ground) -> None:
+def _same_ids(on: Ground) -> None:
+    """Both stages use the same two GPUs by turns, so this tells whether the layout computes right, and no time."""
+    found = []
+    for layout in (TP2, BOTH):
+        with on.group("llama8b", "none", layout, FEW, SHARED_KV_BYTES) as (engine, vocabulary):
+            found.append(drive(engine, fixed(vocabulary, 8, 200, 32), slots=FEW, hot=True).ids)
+    different = sum(ours != theirs for ours, theirs in zip(*found, strict=True))
+    on.bench.measured("H3.different", different, "of 8 requests, half of them drawn")
+
+
+def _rate(key: str, layout: Layout, on: Ground) -> None:
     bench = on.bench
     count = bench.count(1024, 32)
     with on.group("llama8b", "none", layout, count) as (engine, vocabulary):
@@ -83,7 +102,7 @@ def _rate(key: str, layout: tuple[int, int], on: Ground) -> None:
         bench.measured(key, drive(engine, requests, slots=count).rate, "lengths as uniform256")
 
 
-def _large(key: str, layout: tuple[int, int], on: Ground) -> None:
+def _large(key: str, layout: Layout, on: Ground) -> None:
     bench = on.bench
     with on.group(LARGE, "int8", layout, BATCHES[-1]) as (engine, vocabulary):
         bench.measured(f"{key}.latency", on.latency(engine, vocabulary))
@@ -108,20 +127,25 @@ def _p99_ms(engine: Formed, vocabulary: int, count: int, tokens: int) -> float:
     return gaps[len(gaps) * 99 // 100]
 
 
-def _profiles(on: Ground) -> None:
-    for key, shape, weights in (("M7.70b", "llama70b", "none"), ("M7.175b", LARGE, "int8")):
-        with on.group(shape, weights, TP4, FEW) as (engine, vocabulary):
-            report = under_load(engine, vocabulary, 1, STEPS)
-        keep(report, on.bench.keep / f"profile-{shape}-4x1")
-        tell_shares(on.bench, key, report)
+def _profile(key: str, shape: str, weights: str, layout: Layout, on: Ground) -> None:
+    with on.group(shape, weights, layout, FEW) as (engine, vocabulary):
+        report = under_load(engine, vocabulary, 1, STEPS)
+    keep(report, on.bench.keep / f"profile-{shape}-{layout[0]}x{layout[1]}")
+    tell_shares(on.bench, key, report)
 
 
 CASES: Mapping[str, Callable[[Ground], None]] = {
     "M1": _one_request,
-    "M2": _scaling,
+    "M2": partial(_scaling, "M2.ratio", TP2, TP4),
     "M3p": partial(_rate, "M3.pp4", PP4),
     "M3t": partial(_rate, "M3.tp2pp2", BOTH),
     "M5t": partial(_large, "M5.tp4", TP4),
     "M5p": partial(_large, "M5.tp2pp2", BOTH),
-    "M7": _profiles,
+    "M7h": partial(_profile, "M7.70b", "llama70b", "none", TP4),
+    "M7g": partial(_profile, "M7.175b", LARGE, "int8", TP4),
+    "H2": partial(_scaling, "H2.ratio", ONE, TP2),
+    "H3": _same_ids,
+    "H5t": partial(_large, "H5.tp2", TP2),
+    "H5p": partial(_large, "H5.pp2", PP2),
+    "H7": partial(_profile, "H7", LARGE, "int8", TP2),
 }
