@@ -104,7 +104,7 @@ def _rate(key: str, layout: Layout, on: Ground) -> None:
 
 def _large(key: str, layout: Layout, on: Ground) -> None:
     bench = on.bench
-    with on.group(LARGE, "int8", layout, BATCHES[-1]) as (engine, vocabulary):
+    with on.group(LARGE, "fp8", layout, BATCHES[-1]) as (engine, vocabulary):
         bench.measured(f"{key}.latency", on.latency(engine, vocabulary))
         largest, shown, tokens = 0, [], bench.count(100, 12)
         for count in BATCHES[: bench.count(len(BATCHES), 2)]:
@@ -142,10 +142,10 @@ CASES: Mapping[str, Callable[[Ground], None]] = {
     "M5t": partial(_large, "M5.tp4", TP4),
     "M5p": partial(_large, "M5.tp2pp2", BOTH),
     "M7h": partial(_profile, "M7.70b", "llama70b", "none", TP4),
-    "M7g": partial(_profile, "M7.175b", LARGE, "int8", TP4),
+    "M7g": partial(_profile, "M7.175b", LARGE, "fp8", TP4),
     "H2": partial(_scaling, "H2.ratio", ONE, TP2),
     "H3": _same_ids,
     "H5t": partial(_large, "H5.tp2", TP2),
     "H5p": partial(_large, "H5.pp2", PP2),
-    "H7": partial(_profile, "H7", LARGE, "int8", TP2),
+    "H7": partial(_profile, "H7", LARGE, "fp8", TP2),
 }

@@ -37,7 +37,7 @@ def _kills(prefix: str, where: str, kind: str) -> list[Line]:
 
 
 def _large(prefix: str, where: str, floor_ms: float) -> list[Line]:
-    about = f"175B shape, int8, {where}, context 500"
+    about = f"175B shape, fp8, {where}, context 500"
     return [
         Line(f"{prefix}.latency", f"{about}, batch 1, inter-token latency", "ms", "", f"{1.3 * floor_ms:.1f}"),
         _more(f"{prefix}.batch", f"{about}: largest batch with p99 inter-token latency ≤ 50 ms", "", "", ""),
@@ -98,13 +98,13 @@ LINES: Final[tuple[Line, ...]] = (
     *_large("M5.tp2pp2", "TP2 × PP2", 27.0),
     *(line for kind in ("graph", "prefill") for line in _kills("M6", "TP2 × PP2", kind)),
     *_shares("M7.70b", "70B bf16 TP4, batch 1"),
-    *_shares("M7.175b", "175B int8 TP4, batch 1"),
+    *_shares("M7.175b", "175B fp8 TP4, batch 1"),
     _more("H2.ratio", "70B int8 batch 1: latency of one GPU ÷ TP2", "×", "1.6", "1.75"),
     Line("H3.different", "8B TP2 × PP2, two ranks on each GPU: requests whose ids are not those of TP2", "", "0", "0"),
     *_large("H5.tp2", "TP2", 27.0),
     *_large("H5.pp2", "PP2", 54.0),
     *(line for kind in ("graph", "prefill") for line in _kills("H6", "TP2 × PP2, two ranks on each GPU", kind)),
-    *_shares("H7", "175B int8 TP2, batch 1"),
+    *_shares("H7", "175B fp8 TP2, batch 1"),
 )  # fmt: skip
 BY_KEY: Final[Mapping[str, Line]] = {line.key: line for line in LINES}
 

@@ -1,11 +1,12 @@
 """Products with quantized matrices on one GPU: first right, then how fast beside the bandwidth of this very card.
 
 Checks every format, ‖ours − exact‖ / ‖exact‖ against the expanded matrix in float64, and attention over a cache of 8
-bits. Times one layer's matrices (70B cut for two GPUs, 8B) at 1, 8, 32 and 128 rows in graphs over rotating sets that
-no cache holds. Ends in `--seconds`: what there was no time for is named. Prints a short table and one JSON line last,
-and fails if any check did.
+bits. Times one layer's matrices (70B cut for two GPUs, 8B; other cuts by name) at 1, 8, 32 and 128 rows in graphs over
+rotating sets that no cache holds. Ends in `--seconds`: what there was no time for is named. Prints a short table and
+one JSON line last, and fails if any check did.
 
     python benchmarks/gpu/quantized.py [--cases check,cache,time] [--formats int8,fp8,int4] [--seconds 90]
+    python benchmarks/gpu/quantized.py --cases time --formats int8,fp8 --models 70b/2,70b/4,175b/2,175b/4
 """
 
 import argparse
@@ -29,9 +30,12 @@ from bireme_worker.quant.matrix import FP8, FP8_MAX, Fp8Matrix, GroupedMatrix, Q
 
 SHAPES: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
     "70b/2": {"qkv": (5120, 8192), "out": (8192, 4096), "gate_up": (28_672, 8192), "down": (8192, 14_336)},
+    "70b/4": {"qkv": (2560, 8192), "out": (8192, 2048), "gate_up": (14_336, 8192), "down": (8192, 7168)},
+    "175b/2": {"qkv": (18_432, 12_288), "out": (12_288, 6144), "gate_up": (32_768, 12_288), "down": (12_288, 16_384)},
+    "175b/4": {"qkv": (9216, 12_288), "out": (12_288, 3072), "gate_up": (16_384, 12_288), "down": (12_288, 8192)},
     "8b": {"qkv": (6144, 4096), "out": (4096, 4096), "gate_up": (28_672, 4096), "down": (4096, 14_336)},
 }
-LAYERS: Final = {"70b/2": 80, "8b": 32}
+LAYERS: Final = {"70b/2": 80, "70b/4": 80, "175b/2": 96, "175b/4": 96, "8b": 32}
 ROWS: Final = (1, 8, 32, 128)
 CHECKED: Final = ((5120, 8192, (torch.bfloat16,)), (1000, 1152, (torch.bfloat16, torch.float16)))
 CHECKED_ROWS: Final = (1, 3, 16, 17, 40, 64, 65, 128, 200, 256, 300)
@@ -221,13 +225,13 @@ def rotating(kind: str, outputs: int, inputs: int) -> tuple[list[Quantized], int
     return [first, *(drawn(kind, outputs, inputs) for _ in range(count - 1))], nbytes, count
 
 
-def timings(kinds: Sequence[str], until: float = float("inf")) -> tuple[list[Timed], list[str]]:
+def timings(models: Sequence[str], kinds: Sequence[str], until: float = float("inf")) -> tuple[list[Timed], list[str]]:
     """Every kernel that a layer calls; torch's scaled product and bf16 beside them. And what there was no time for."""
     found: list[Timed] = []
     left: list[str] = []
-    for model, shapes in SHAPES.items():
+    for model in models:
         for kind in (*kinds, "bf16"):
-            for name in shapes:
+            for name in SHAPES[model]:
                 if time.monotonic() > until:
                     left.append(f"{model} {name} {kind}")
                     continue
@@ -298,15 +302,15 @@ Task = tuple[str, int, int, int, str]
 """A product to compile for: format, outputs, inputs, rows and dtype; or "cache" and which of ``DECODED``."""
 
 
-def tasks(cases: Sequence[str], kinds: Sequence[str]) -> list[Task]:
+def tasks(cases: Sequence[str], models: Sequence[str], kinds: Sequence[str]) -> list[Task]:
     """Whatever is called below, the most wanted first."""
     checked: list[list[Task]] = []
     timed: list[list[Task]] = []
     for outputs, inputs, dtypes in CHECKED if "check" in cases else ():
         wanted = [(rows, dtype) for rows in CHECKED_ROWS for dtype in dtypes] + [(5, torch.float32)]
         checked.append([(kind, outputs, inputs, rows, str(dtype)) for kind in LIMIT for rows, dtype in wanted])
-    for shapes in SHAPES.values() if "time" in cases else ():
-        sizes = [(kind, *size) for kind in kinds for size in shapes.values()]
+    for model in models if "time" in cases else ():
+        sizes = [(kind, *size) for kind in kinds for size in SHAPES[model].values()]
         timed.append([(*size, rows, "torch.bfloat16") for size in sizes for rows in ROWS])
     decoded: list[Task] = [("cache", number, 0, 0, "") for number in range(len(DECODED))] if "cache" in cases else []
     return list(chain(*checked[:1], *timed[:1], decoded, *checked[1:], *timed[1:]))
@@ -328,11 +332,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="check,cache,time")
     parser.add_argument("--formats", default="int8,fp8,int4")
+    parser.add_argument("--models", default="70b/2,8b", help=f"of {', '.join(SHAPES)}: the number is that of the GPUs")
     parser.add_argument("--seconds", type=float, default=90.0)
     options = parser.parse_args()
     begin = time.monotonic()
-    cases, kinds = options.cases.split(","), options.formats.split(",")
-    print(beforehand(once, tasks(cases, kinds), options.seconds * 0.45), flush=True)
+    cases, models, kinds = (text.split(",") for text in (options.cases, options.models, options.formats))
+    print(beforehand(once, tasks(cases, models, kinds), options.seconds * 0.45), flush=True)
     report: dict[str, Any] = {"card": torch.cuda.get_device_name()}
     lines: list[str] = []
     verdict = check(begin + options.seconds * 0.65) if "check" in cases else Verdict({}, [], [])
@@ -341,7 +346,7 @@ def main() -> None:
         torch.cuda.empty_cache()
     if "time" in cases:
         bandwidth = copy_bandwidth()
-        found, left = timings(kinds, begin + options.seconds)
+        found, left = timings(models, kinds, begin + options.seconds)
         lines += table(found, bandwidth)
         verdict.left += left
         report["copy_tb_s"] = round(bandwidth * 1e-12, 3)

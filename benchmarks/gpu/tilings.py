@@ -1,8 +1,8 @@
-"""Other tilings of the products with quantized matrices beside the chosen ones, on the 70B shapes cut for two GPUs.
+"""Other tilings of the products with quantized matrices beside the chosen ones.
 
 Prints for each format, matrix and number of rows the fastest ones and what is chosen today.
 
-    python benchmarks/gpu/tilings.py [--formats int8,fp8,int4] [--seconds 200]
+    python benchmarks/gpu/tilings.py [--formats int8,fp8,int4] [--models 70b/2] [--rows 1,16,64,128] [--seconds 200]
 """
 
 import argparse
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -21,29 +22,25 @@ from bireme_worker.kernels import fp8, integers
 from bireme_worker.quant.gpu import GpuFp8Matrix, TiledMatrix
 
 
-def tune(kinds: Sequence[str], seconds: float) -> list[str]:
-    """Other tilings of the 70B shapes, the fastest first and what is chosen today; as far as the time goes."""
-    lines: list[str] = []
+def tune(models: Sequence[str], kinds: Sequence[str], many: Sequence[int], seconds: float) -> None:
+    """Other tilings, the fastest first and what is chosen today; as far as the time goes."""
     end = time.monotonic() + seconds
-    for rows in (1, 16, 64, 128):
-        for kind in kinds:
-            for name in ("gate_up", "qkv", "out"):
-                if time.monotonic() > end:
-                    return [*lines, "tuning stopped: out of time"]
-                outputs, inputs = SHAPES["70b/2"][name]
-                matrices, nbytes, count = rotating(kind, outputs, inputs)
-                x = torch.randn((rows, inputs), device="cuda", dtype=torch.bfloat16)
-                ways = dict(_ways(x, matrices))
-                figures = dict(_timed(ways, count))
-                best = sorted(figures, key=lambda way: figures[way])[:4]
-                shown = "; ".join(
-                    f"{way} {figures[way]:.1f} us {nbytes / figures[way] * 1e-6:.2f} TB/s"
-                    for way in dict.fromkeys((*best, *({"now"} & figures.keys())))
-                )
-                lines.append(f"{kind} {name} {rows} rows: {shown}")
-                print(lines[-1], flush=True)
-                del matrices
-    return lines
+    for rows, kind, model in product(many, kinds, models):
+        for name, (outputs, inputs) in SHAPES[model].items():
+            if time.monotonic() > end:
+                print("stopped: out of time", flush=True)
+                return
+            matrices, nbytes, count = rotating(kind, outputs, inputs)
+            x = torch.randn((rows, inputs), device="cuda", dtype=torch.bfloat16)
+            ways = dict(_ways(x, matrices))
+            figures = dict(_timed(ways, count))
+            best = sorted(figures, key=lambda way: figures[way])[:4]
+            shown = "; ".join(
+                f"{way} {figures[way]:.1f} us {nbytes / figures[way] * 1e-6:.2f} TB/s"
+                for way in dict.fromkeys((*best, *({"now", "tile"} & figures.keys())))
+            )
+            print(f"{kind} {model} {name} {outputs} x {inputs}, {rows} rows: {shown}", flush=True)
+            del matrices
 
 
 def _timed(ways: Mapping[str, Callable[[int], object]], count: int) -> Iterator[tuple[str, float]]:
@@ -66,7 +63,7 @@ def _ways(x: torch.Tensor, matrices: Sequence[Any]) -> Iterator[tuple[str, Calla
     yield "now", tiled(None) if len(x) > 1 else line()
     if len(x) == 1:
         for count in (1, 2):
-            for block in (2048, 4096, 8192):
+            for block in (4096, 8192, 16_384):
                 for warps in (4, 8) if count * block > 4096 else (2, 4):
                     how = {"outputs": count, "block": block, "warps": warps}
                     yield str(how), line(**how)
@@ -115,9 +112,12 @@ def _fp8_tile(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--formats", default="int8,fp8,int4")
+    parser.add_argument("--models", default="70b/2", help=f"of {', '.join(SHAPES)}")
+    parser.add_argument("--rows", default="1,16,64,128")
     parser.add_argument("--seconds", type=float, default=200.0)
     options = parser.parse_args()
-    tune(options.formats.split(","), options.seconds)
+    many = [int(rows) for rows in options.rows.split(",")]
+    tune(options.models.split(","), options.formats.split(","), many, options.seconds)
 
 
 if __name__ == "__main__":

@@ -164,6 +164,17 @@ def test_fp8_multiplies_fp8(outputs: int, inputs: int, rows: int, static: bool, 
     assert relative(found.cpu(), expected) < (1e-2 if CUDA else 2e-5)  # hardware sums fp8 in fewer bits
 
 
+@pytest.mark.parametrize("inputs", [4096, 8192, 12_288, 14_336, 20_480])
+def test_a_row_of_fp8_is_right_whatever_way_its_matrix_is_read(inputs: int) -> None:
+    """Whole outputs, two at a time or one, and by parts."""
+    values, scales = round_fp8(torch.randn((5, inputs), generator=torch.Generator().manual_seed(inputs)))
+    x = rows_of(1, inputs, torch.float32)
+    ours, scale = fp8.round_rows(x, None)
+    found = fp8.line(ours, scale, values.to(DEVICE), scales.to(DEVICE), x.dtype)
+    expected = round_inputs(x.cpu(), None).double() @ Fp8Matrix(values, scales, None).dequantized().double().t()
+    assert relative(found.cpu(), expected) < 2e-5
+
+
 @pytest.mark.skipif(not CUDA, reason="torch's scaled product needs a GPU")
 @pytest.mark.parametrize("static", [False, True])
 def test_many_rows_of_fp8_multiply_by_the_hardware(static: bool) -> None:

@@ -15,6 +15,10 @@ from bireme_worker.kernels.launch import early, wait_first
 
 STEP: Final = 128
 """Inputs of one matrix instruction's tile."""
+PART: Final = 4096
+MANY: Final = 8192
+MOST_BLOCK: Final = 16_384
+"""Bytes of one output that a program reads at a time: few are read of two, and more than these by parts."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -133,19 +137,31 @@ def line(
     scales: torch.Tensor,
     dtype: torch.dtype,
     *,
-    outputs: int = 1,
-    block: int = 8192,
+    outputs: int = 0,
+    block: int = 0,
     warps: int = 4,
 ) -> torch.Tensor:
-    """``x [1, inputs] · valuesᵀ`` with both scales; a program reads ``block`` bytes of each of ``outputs`` a time."""
+    """``x [1, inputs] · valuesᵀ`` with both scales; a program reads ``block`` bytes of each of ``outputs`` a time.
+
+    0: as is fastest on an H200, by ``benchmarks/gpu/tilings.py``.
+    """
     count, inputs = values.shape
     y = torch.empty((1, count), dtype=dtype, device=x.device)
-    block = min(block, triton.next_power_of_2(inputs))
+    best = _line_tiling(inputs)
+    outputs, block = outputs or best[0], min(block or best[1], triton.next_power_of_2(inputs))
     grid = (triton.cdiv(count, outputs),)
     _line[grid](
         x, x_scale, values, scales, y, count, inputs=inputs, block=block, tile=outputs, num_warps=warps, **early()
     )
     return y
+
+
+def _line_tiling(inputs: int) -> tuple[int, int]:
+    """How many outputs, and how many bytes of each: all at once, or where that would be a quarter idle, by parts."""
+    whole = triton.next_power_of_2(inputs)
+    if whole > MOST_BLOCK or (whole > inputs and inputs % PART == 0):
+        return 1, PART
+    return 1 if whole == inputs >= MANY else 2, whole
 
 
 def tile(
