@@ -1,5 +1,6 @@
 """The objects beside the pods: what somebody deletes or changes of them comes back, what is somebody else's stays his."""
 
+import time
 from itertools import combinations
 from typing import Any
 
@@ -11,6 +12,7 @@ from bireme.names import Label, Reason
 from bireme_operator.kube.resources import resource_of
 from bireme_operator.render.owned import Owner, metadata
 from bireme_operator.shell.belongings import WATCHED, Belongings, Place
+from bireme_operator.shell.children import HEALED_MOST
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.polling import eventually
 from tests.operator.conftest import StartOperator
@@ -203,6 +205,42 @@ def test_groups_are_kept_while_an_object_of_somebody_else_s_is_in_the_way(
     crd.api.delete(f"{maps}/demo-routes").raise_for_status()
     deployments.await_condition("Ready")
     eventually(lambda: owner_of(crd, f"{maps}/demo-routes") == deployments.get()["metadata"]["uid"])
+
+
+def test_what_an_earlier_deployment_of_the_name_has_left_is_waited_for_and_is_nobody_s_fault(
+    crd: ControlPlane, deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator
+) -> None:
+    services = f"/api/v1/namespaces/{deployments.namespace}/services"
+    before = {"apiVersion": "bireme.dev/v1alpha1", "kind": "InferenceDeployment", "controller": True}
+    before |= {"name": "demo", "uid": "8f1d9d4c-2f0b-4a53-9d53-0c9d5f0f4a11"}
+    held = {"ownerReferences": [before], "finalizers": ["example.com/held"]}
+    make(crd, services, "demo-router", held, spec={"ports": [{"port": 80}]})
+    crd.api.delete(f"{services}/demo-router").raise_for_status()  # as the collector would, sooner or later
+    start_operator()
+    deployments.create(replicas=1, stages=1)
+    eventually(lambda: deployments.get().get("status", {}).get("readyReplicas") == 1)
+    assert deployments.condition("Stalled")["status"] == "False"
+    uid = deployments.get()["metadata"]["uid"]
+    assert owner_of(crd, f"{services}/demo-router") == before["uid"]
+    loose = {"metadata": {"finalizers": None}}
+    crd.api.patch(f"{services}/demo-router", json=loose, headers=MERGE).raise_for_status()
+    eventually(lambda: owner_of(crd, f"{services}/demo-router") == uid)
+
+
+def test_whoever_undoes_what_is_applied_again_and_again_is_not_fought_at_full_speed(
+    crd: ControlPlane, deployments: Deployments, kubelet: StageKubelet, start_operator: StartOperator
+) -> None:
+    start_operator()
+    deployments.create(replicas=1, stages=1)
+    deployments.await_condition("Ready")
+    url = f"/api/v1/namespaces/{deployments.namespace}/services/demo-router"
+    role, rounds, ends = role_of(crd, url), 0, time.monotonic() + 15
+    while time.monotonic() < ends and rounds <= 2 * HEALED_MOST:
+        if role_of(crd, url) == role:
+            rounds += 1
+            crd.api.patch(url, json={"metadata": {"labels": {str(Label.ROLE): "x"}}}, headers=MERGE).raise_for_status()
+    assert rounds <= HEALED_MOST + 1
+    eventually(lambda: role_of(crd, url) == role)
 
 
 def make(plane: ControlPlane, url: str, name: str, more: dict[str, Any] | None = None, **content: Any) -> Any:

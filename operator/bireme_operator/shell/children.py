@@ -6,6 +6,7 @@ the very object that is known as ours, by its uid, or only if there is none.
 """
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -41,10 +42,20 @@ _PER_ROUTE_S: Final = 0.005
 _ERRAND: Final = "routes"
 _RETRY_S: Final = 5.0
 """Nobody tells when an object of somebody else's goes out of the way."""
+HEALED_MOST: Final = 40
+HEALED_WITHIN_S: Final = 20.0
+"""So often what others changed is put right at once within this time; who changes more often is fought slowly."""
 
 
 class InTheWay(Exception):
-    """An object that is not ours has the name of one of ours; the message says whose it is and what to do."""
+    """An object that is not ours has the name of one of ours; the message says whose it is and what to do.
+
+    One that is ``passing`` was an earlier deployment's of this name, and is being collected: nobody has to do anything.
+    """
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 @dataclass
@@ -61,6 +72,8 @@ class Children:
     retry_at: float = float("inf")
     _settled: tuple[InferenceDeployment, str, int] | None = None
     _refusal: str = ""
+    _waits: bool = False
+    _healed: deque[float] = field(default_factory=lambda: deque(maxlen=HEALED_MOST))
     _done: set[Place] = field(default_factory=set)
     _routes: Routes | None = None
     _routes_made: bytes = b""
@@ -84,12 +97,26 @@ class Children:
         Return why the server does not take one of them as it is wanted, or nothing.
         """
         self.highest = max([self.highest, _highest(deployment.spec), *groups])
-        if now >= self.retry_at or not self._is_settled(deployment):
+        if (now >= self.retry_at or not self._is_settled(deployment)) and not self._is_fought(deployment, now):
             settled = deployment, self.token_secret, self.belongings.changes(self._key)
+            self._waits = False
             self._refusal = await self._apply_all(deployment.spec)
             self._settled = settled
-            self.retry_at = now + _RETRY_S if IN_THE_WAY in self._refusal else float("inf")
+            self.retry_at = now + _RETRY_S if self._waits else float("inf")
         return self._refusal or self._routes_refusal
+
+    def _is_fought(self, deployment: InferenceDeployment, now: float) -> bool:
+        """Whether somebody undoes again and again what is applied; then it waits, and each of the two has its turn."""
+        known = self._settled
+        if known is None or known[0] is not deployment or known[1] != self.token_secret or now >= self.retry_at:
+            return False
+        if len(self._healed) < HEALED_MOST or now >= self._healed[0] + HEALED_WITHIN_S:
+            self._healed.append(now)
+            return False
+        if self.retry_at == float("inf"):
+            log.warning("somebody changes or deletes objects of %s/%s again and again", *self._key)
+        self.retry_at = self._healed[0] + HEALED_WITHIN_S
+        return True
 
     @property
     def _key(self) -> tuple[str, str]:
@@ -104,14 +131,26 @@ class Children:
         """Apply each by itself, so that one that can't be had keeps no other from being there; return what is wrong."""
         secrets = [render_secret(self.owner, capacity(self.highest), self.master_key)]
         secrets += [render_spare_secret(self.owner, self.master_key)] if spec.spares else []
-        told = [await _refusal_of(self._create_once(secret)) for secret in secrets]
+        told = [await self._refusal_of(self._create_once(secret)) for secret in secrets]
         stages = [render_stages_service(self.owner), render_policy(self.owner, spec)]
-        told += [await _refusal_of(self._apply(manifest)) for manifest in stages]
+        told += [await self._refusal_of(self._apply(manifest)) for manifest in stages]
         try:
-            told += [await _refusal_of(self._apply(manifest)) for manifest in self._endpoint(spec)]
+            told += [await self._refusal_of(self._apply(manifest)) for manifest in self._endpoint(spec)]
         except InvalidTemplate as error:
             told.append(str(error))
         return next(filter(None, told), "")
+
+    async def _refusal_of(self, work: Awaitable[object]) -> str:
+        try:
+            await work
+        except NamespaceEnding:
+            raise
+        except Refused as error:
+            return str(error)
+        except InTheWay as error:
+            self._waits = True
+            return "" if error.passing else str(error)
+        return ""
 
     def _endpoint(self, spec: Spec) -> list[Object]:
         if spec.engine.type is EngineType.CUSTOM:
@@ -138,7 +177,7 @@ class Children:
         try:
             self._routes_made = await self._apply(render_routes(self.owner, routes))
         except InTheWay as error:
-            self._routes_refusal = str(error)
+            self._routes_refusal = "" if error.passing else str(error)
             return
         self._routes, self._routes_refusal = routes, ""
         await self._mark_routers(mark_of(routes))
@@ -181,17 +220,18 @@ class Children:
         if found is None:
             return await self.kube.apply_anew(manifest)
         if not may_take(self.owner, found, manifest):
-            raise InTheWay(self._whose(found, manifest))
+            raise self._in_the_way(found, manifest)
         return await self.kube.apply(manifest, version=found["metadata"]["resourceVersion"])
 
-    def _whose(self, found: Object, manifest: Object) -> str:
+    def _in_the_way(self, found: Object, manifest: Object) -> InTheWay:
         what = f"{manifest['kind']} {manifest['metadata']['name']}{IN_THE_WAY}"
         holder = holder_of(found)
         if holder is None:
-            return f"{what}it is not this deployment's; delete it, or name the deployment otherwise"
+            return InTheWay(f"{what}it is not this deployment's; delete it, or name the deployment otherwise")
         if (holder["kind"], holder["name"]) == (KIND, self.owner.name):
-            return f"{what}it is an earlier deployment's of this name; once it is collected another is made"
-        return f"{what}it belongs to {holder['kind']} {holder['name']}; delete that, or name the deployment otherwise"
+            return InTheWay(f"{what}it is an earlier deployment's of this name, and is being collected", passing=True)
+        whose = f"{holder['kind']} {holder['name']}"
+        return InTheWay(f"{what}it belongs to {whose}; delete that, or name the deployment otherwise")
 
     async def _create_once(self, manifest: Object) -> None:
         if place_of(manifest) in self._done:
@@ -201,16 +241,6 @@ class Children:
         except AlreadyExists:
             log.debug("Secret %s is there already", manifest["metadata"]["name"])
         self._done.add(place_of(manifest))
-
-
-async def _refusal_of(work: Awaitable[object]) -> str:
-    try:
-        await work
-    except NamespaceEnding:
-        raise
-    except (Refused, InTheWay) as error:
-        return str(error)
-    return ""
 
 
 def _highest(spec: Spec) -> int:
