@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bireme.names import GroupState, Reason
+from bireme_operator.plan.actions import DeletePod
 from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
 from bireme_operator.plan.plan import Plan, plan
 from bireme_operator.plan.suspects import suspects
@@ -59,6 +60,31 @@ def test_a_restart_is_the_way_out_for_leaders_that_can_t_be_understood() -> None
     observed = Observed(tuple(world.pods.values()), {}, strangers=strangers)
     after = plan(world.desired, observed, world.memory, world.now + 3600).memory
     assert all(group.draining for group in after.groups.values())
+
+
+def test_what_nobody_can_ask_to_drain_is_told_to_end_leader_first_and_the_others_stay_until_it_has() -> None:
+    """Its leader lets its requests finish when it is told to end, as it would for `kubectl delete pod`."""
+    world = serving_world()
+    world.change(restart="now")
+    leader, other = world.pod(0, 0), world.pod(0, 1)
+    strangers = {leader.name: "the stage speaks wire version 9"}
+    memory = plan(world.desired, Observed((leader, other), {}, strangers=strangers), world.memory, world.now).memory
+
+    def ends(*pods: PodView) -> dict[str, float]:
+        found = plan(world.desired, Observed(pods, {}, strangers=strangers), memory, world.now + 1).actions
+        return {one.name: one.grace_s for one in found if isinstance(one, DeletePod)}
+
+    assert ends(leader, other) == {leader.name: world.desired.drain_timeout_s - 1}
+    assert ends(replace(leader, deleting=True), other) == {}, "the other stages compute what it lets finish"
+    assert ends(other).keys() == {other.name}
+
+
+def test_a_leader_that_can_t_be_understood_is_no_lost_stage_where_a_spare_has_become_one() -> None:
+    world = serving_world()
+    leader = world.pod(0, 0)
+    pods = tuple(replace(pod, spare=pod.stage, told_leader=0) for pod in world.pods.values())
+    told = judged(world, Observed(pods, {}, strangers={leader.name: "the stage speaks wire version 9"}))
+    assert told == (GroupState.RECOVERING, Reason.WRONG_VERSION)
 
 
 def test_a_watch_that_is_silent_for_three_intervals_is_never_called_serving() -> None:
@@ -119,4 +145,16 @@ def test_of_a_leader_that_somebody_deleted_nothing_more_is_told() -> None:
     pods = [replace(pod, deleting=pod.stage == 0) for pod in world.pods.values()]
     result = plan(world.desired, seen(world, pods), world.memory, world.now)
     assert result.status.groups[0].reason == Reason.LEADER_LOST
+    assert result.status.groups[0].message == "stage 0 is being started again"
+
+
+def test_an_end_long_ago_is_not_told_as_the_cause_of_what_is_lost_today() -> None:
+    world = serving_world()
+    world.kill(world.pod(0, 1).name, message="out of memory")
+    world.settle()
+    assert "out of memory" in world.memory.groups[0].last_death
+    world.advance(3600)
+    world.step()
+    pods = [replace(pod, deleting=pod.stage == 0) for pod in world.pods.values()]
+    result = plan(world.desired, seen(world, pods), world.memory, world.now)
     assert result.status.groups[0].message == "stage 0 is being started again"

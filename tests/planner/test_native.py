@@ -72,6 +72,16 @@ def test_a_gang_of_which_a_stage_lost_its_place_before_it_came_there_is_made_ane
     assert world.memory.groups[0].restarts == served, "nobody else has died"
 
 
+def test_a_stage_that_was_refused_and_is_promised_a_node_now_is_waited_for_while_its_volumes_are_bound() -> None:
+    world = native()
+    half_place(world)
+    for name, pod in world.pods.items():
+        world.pods[name] = replace(pod, promised="" if pod.node else "b")
+    for _ in range(3):
+        assert not world.step().actions
+        world.advance(STUCK_S)
+
+
 def test_where_gangs_are_ignored_and_nodes_are_not_seen_the_group_waits_as_it_is_and_says_what_to_turn_on() -> None:
     world = native()
     half_place(world)

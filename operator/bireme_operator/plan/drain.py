@@ -29,6 +29,11 @@ def handover_times(group: Group, desired: Desired) -> tuple[float, float]:
 def drain(group: Group, desired: Desired, now: float) -> Iterator[DrainGroup | DeletePod]:
     """Take the next step of a drain that is under way."""
     deadline, end = handover_times(group, desired)
+    if group.stranger and now < end:  # nobody can ask it; told to end, it lets its requests finish by itself
+        yield DeletePod(group.stages[0].name, max(deadline - now, STOP_GRACE_S), "the group is to go")
+        return
+    if _still_ends(group) and now < end:
+        return
     if not desired.custom and _has_work(group) and now < end:
         if group.document is not None and not group.document.draining:
             yield DrainGroup(group.index, group.stages[0].name, max(deadline - now, 0.0))
@@ -37,6 +42,12 @@ def drain(group: Group, desired: Desired, now: float) -> Iterator[DrainGroup | D
     grace_s, why = (desired.drain_timeout_s, "is to go") if desired.custom else (STOP_GRACE_S, "is drained")
     for pod in group.living:
         yield DeletePod(pod.name, grace_s, f"the group {why}")
+
+
+def _still_ends(group: Group) -> bool:
+    """Whether a leader that was told to end lets its last requests finish: the other stages compute them."""
+    ends = [pod for pod in group.deleting if pod.stage == 0 and pod.phase is Phase.RUNNING and not pod.node_lost]
+    return 0 not in group.stages and bool(ends)
 
 
 def _has_work(group: Group) -> bool:

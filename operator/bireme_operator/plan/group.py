@@ -50,7 +50,8 @@ class Group:
 
     ``document`` is what the leader says, None when it may not be believed; ``heard_at`` is when it said anything last,
     0 for never. ``size`` is how many stages the group is to have. ``unheard_s`` is for how long nobody has heard the
-    leader of a group that served and whose stages all run: it may well serve. None for all other groups.
+    leader of a group that served and whose stages all run: it may well serve. None for all other groups. ``stranger``
+    is why its leader can't be understood, if it speaks another version.
     """
 
     memory: GroupMemory
@@ -62,6 +63,7 @@ class Group:
     size: int
     unheard_s: float | None = None
     heard_at: float = 0.0
+    stranger: str = ""
 
     @property
     def index(self) -> int:
@@ -165,9 +167,10 @@ def look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) 
     if leader is not None and not leader.fresh(now, since=max(pod.started_at for pod in stages.values())):
         leader = replace(leader, connected=False)
     document = leader.document if leader and leader.connected else None
-    stages = {stage: as_it_is(pod, leader) for stage, pod in stages.items()}
-    memory = updated(memory, halfway_since=_halfway(memory, stages, desired, now))
     stranger = observed.strangers.get(stages[0].name, "") if 0 in stages else ""
+    if not stranger:  # it speaks, so what was a spare was told; whom it has heard of nobody understands
+        stages = {stage: as_it_is(pod, leader) for stage, pod in stages.items()}
+    memory = updated(memory, halfway_since=_halfway(memory, stages, desired, now))
     verdict = judge(memory, stages, leader, desired, now, stranger=stranger)
     verdict = _if_preempted(verdict, [pod for pod in pods if pod.deleting])
     unheard_s = None if document or stranger else _unheard_s(memory, stages, leader, desired, now)
@@ -175,7 +178,7 @@ def look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) 
         verdict = Verdict(GroupState.PENDING, Reason.QUOTA, observed.without_quota[memory.index])
     deleting = [pod for pod in pods if pod.deleting]
     heard_at = leader.heard_at if leader else 0.0
-    return Group(memory, stages, surplus, deleting, document, verdict, desired.stages, unheard_s, heard_at)
+    return Group(memory, stages, surplus, deleting, document, verdict, desired.stages, unheard_s, heard_at, stranger)
 
 
 def _unheard_s(
@@ -190,10 +193,11 @@ def _unheard_s(
 def _halfway(memory: GroupMemory, stages: Mapping[int, PodView], desired: Desired, now: float) -> float | None:
     """Since when the scheduler refuses a stage that was let to it. One it has not come to yet is only slow.
 
+    So is one that it has promised a node, though it was refused before: the scheduler leaves those words standing.
     Or since when a group that never served holds devices while one of its stages waits for a place. A native gang is
     refused as a whole, and waits so; it is halfway only while another stage of it has a node.
     """
-    refused = any(pod.unplaced and not pod.node and not pod.gated for pod in stages.values())
+    refused = any(pod.unplaced and not (pod.node or pod.promised or pod.gated) for pod in stages.values())
     split = not memory.served and len({pod.gated for pod in stages.values() if pod.gated or pod.node}) > 1
     held = any(pod.node for pod in stages.values())
     halfway = {Gang.GATES: refused or split, Gang.NATIVE: refused and held and not desired.no_gangs}

@@ -17,6 +17,8 @@ from bireme_operator.plan.observed import Phase, PodView
 CRASH_LOOP_RESTARTS: Final = 3
 """A pod that waits for its fourth start is made anew: a fresh place and an empty state directory may help."""
 _KEPT_DEATHS: Final = 16
+_FORGOTTEN_S: Final = 30.0
+"""What ended before a group has served for so long is not why it serves no more later."""
 _FINAL: Final[Mapping[int, Reason]] = {
     Exit.BAD_CONFIGURATION: Reason.BAD_CONFIGURATION,
     Exit.BAD_CHECKPOINT: Reason.BAD_CHECKPOINT,
@@ -106,10 +108,15 @@ def charge(memory: GroupMemory, pods: Sequence[PodView], desired: Desired, now: 
         memory,
         counted={name: pod.deaths for name, pod in present.items()},
         deaths=(*memory.deaths, *[now] * deaths)[-keep:],
-        last_death=last[-1] if last else memory.last_death,
+        last_death=last[-1] if last else _still_told(memory, now),
         restarts=memory.restarts + deaths,
     )
     return updated(memory, failure=_final(present.values(), desired) or _over_budget(memory, desired, now))
+
+
+def _still_told(memory: GroupMemory, now: float) -> str:
+    calm = now - max([memory.since, *memory.deaths[-1:]]) >= _FORGOTTEN_S
+    return "" if calm and memory.down_since is None else memory.last_death
 
 
 def _forgive(memory: GroupMemory, desired: Desired) -> GroupMemory:

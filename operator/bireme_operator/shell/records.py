@@ -114,6 +114,7 @@ def _view(pod: Mapping[str, Any], place: tuple[int, int, int]) -> PodView:
         deleting="deletionTimestamp" in meta,
         node=(pod.get("spec") or {}).get("nodeName") or "",
         unplaced=unplaced is not None,
+        promised=status.get("nominatedNodeName") or "",
         ready=any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()),
         gated=any(gate.get("name") == GATE for gate in (pod.get("spec") or {}).get("schedulingGates") or ()),
         aim=((pod.get("spec") or {}).get("nodeSelector") or {}).get(HOSTNAME, ""),
