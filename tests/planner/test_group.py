@@ -6,6 +6,7 @@ import pytest
 
 from bireme.names import GroupState, Reason
 from bireme_operator.plan.actions import DeletePod
+from bireme_operator.plan.drain import HANDOVER_S
 from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
 from bireme_operator.plan.plan import Plan, plan
 from bireme_operator.plan.suspects import suspects
@@ -74,7 +75,7 @@ def test_what_nobody_can_ask_to_drain_is_told_to_end_leader_first_and_the_others
         found = plan(world.desired, Observed(pods, {}, strangers=strangers), memory, world.now + 1).actions
         return {one.name: one.grace_s for one in found if isinstance(one, DeletePod)}
 
-    assert ends(leader, other) == {leader.name: world.desired.drain_timeout_s - 1}
+    assert ends(leader, other) == {leader.name: world.desired.drain_timeout_s - 1 + HANDOVER_S}
     assert ends(replace(leader, deleting=True), other) == {}, "the other stages compute what it lets finish"
     assert ends(other).keys() == {other.name}
 

@@ -30,7 +30,7 @@ def drain(group: Group, desired: Desired, now: float) -> Iterator[DrainGroup | D
     """Take the next step of a drain that is under way."""
     deadline, end = handover_times(group, desired)
     if group.stranger and now < end:  # nobody can ask it; told to end, it lets its requests finish by itself
-        yield DeletePod(group.stages[0].name, max(deadline - now, STOP_GRACE_S), "the group is to go")
+        yield DeletePod(group.stages[0].name, max(end - now, STOP_GRACE_S), "the group is to go")
         return
     if _still_ends(group) and now < end:
         return
