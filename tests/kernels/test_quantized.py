@@ -250,10 +250,10 @@ def test_keys_and_values_are_rounded_as_the_cpu_rounds_them(name: str, size: int
     assert int(scales.isfinite().sum()) == 2 * tokens * kv_heads, "some other place was written"
 
 
-@pytest.mark.parametrize(("outputs", "programs"), [(28672, 224), (8192, 128), (5120, 120)])
-def test_large_tiles_have_one_program_on_each_multiprocessor(outputs: int, programs: int) -> None:
+@pytest.mark.parametrize(("outputs", "wanted"), [(28672, 224), (8192, 128), (5120, 120)])
+def test_large_tiles_have_one_program_on_each_multiprocessor(outputs: int, wanted: int) -> None:
     how = integers.tiling_of(64, outputs, 64, (64, 128))
-    assert (how.outputs, outputs // how.outputs * how.splits) == (128, programs)
+    assert (how.outputs, outputs // how.outputs * how.splits) == (128, wanted)
 
 
 def test_small_tiles_share_a_multiprocessor_and_a_smaller_gpu_gets_fewer() -> None:
