@@ -177,7 +177,7 @@ def _add_signals(group: "argparse._ArgumentGroup") -> None:
         type=int,
         default=Settings.silent_node_seconds,
         metavar="S",
-        help="its kubelet is not heard for so long, though its pods live; 0 for never (%(default)s)",
+        help="its kubelet, or a stage on it by its peers, is not heard for so long; 0 for never (%(default)s)",
     )
 
 

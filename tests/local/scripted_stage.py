@@ -8,7 +8,7 @@
 
 A stage obeys files in its state directory: `requests` has the number of running requests, `state` another state; with
 `deaf` it answers probes only, as if nobody but its own node could reach it; `unheard` names a stage that the leader
-lost, `ranks` has stages with their ranks, as JSON; with `unfit` it can't load what a reload is about; `version` has the
+lost and is not ready for, `ranks` has stages with their ranks, as JSON; with `unfit` it can't load what a reload is about; `version` has the
 wire version that it speaks, for the next document. With BIREME_STANDBY it is nobody until `/adopt` tells it who it is.
 """
 
@@ -121,7 +121,7 @@ def wait_while_deaf() -> None:
 class Admin(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path in {"/livez", "/readyz"}:
-            self.send_response(200)
+            self.send_response(503 if self.path == "/readyz" and unheard() else 200)
             self.end_headers()
             return
         wait_while_deaf()

@@ -156,6 +156,23 @@ def test_a_node_that_only_its_peers_lose_keeps_its_pods_while_a_dead_one_beside_
     assert two_groups.uids()[0, 0] == before[0, 0]["metadata"]["uid"]
 
 
+def test_a_node_that_its_peers_have_lost_for_long_is_left_for_others_without_a_word_from_its_kubelet(
+    fleet: Fleet, deployments: Deployments, start_operator: StartOperator
+) -> None:
+    start_operator(cluster=True, arguments=["--silent-node-seconds=1"])
+    deployments.create(replicas=1, stages=2, template=template())
+    deployments.await_condition("Ready")
+    before = deployments.living()
+    (state(fleet, deployments, (0, 0)) / "state").write_text("Recovering")
+    (state(fleet, deployments, (0, 0)) / "unheard").write_text("1")
+    node = before[0, 1]["spec"]["nodeName"]
+    leaves = f"is to leave {node} (its group has not heard it for 1 s and more)"
+    eventually(lambda: any(f"group 0: it {leaves}" in note for note in deployments.events("GroupMoves")))
+    eventually(lambda: {group for group, _ in deployments.living()} == {1})
+    deployments.await_condition("Ready")
+    assert node not in {pod["spec"]["nodeName"] for pod in deployments.living().values()}
+
+
 def test_a_node_that_nobody_reaches_is_replaced_and_what_still_runs_there_ends_when_it_returns(
     fleet: Fleet, two_groups: Deployments
 ) -> None:

@@ -11,7 +11,7 @@ from bireme_operator.plan.memory import without_pods
 from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
 from bireme_operator.plan.plan import plan
 from bireme_operator.plan.rest import Rest
-from bireme_operator.plan.suspects import suspects
+from bireme_operator.plan.suspects import hear, suspects
 from tests.planner.world import START, World, document, wanted
 
 
@@ -142,6 +142,26 @@ DOUBTS = {
 def test_a_node_is_doubted_on_the_word_of_its_peers_or_by_our_own_ear(case: str) -> None:
     leaders, leader, doubted = DOUBTS[case]
     assert suspects(Observed((placed(0, **leader), placed(1)), leaders), NOW) == doubted
+
+
+MISSED: dict[str, tuple[dict[int, LeaderView], dict[str, object], set[str], set[str]]] = {
+    "all is well": (leader_says(0.2), {}, set(), {"n0", "n1"}),
+    "the leader does not hear a stage": (leader_says(2.5), {}, {"p1"}, {"n0"}),
+    "it does not hear it, and serves all the same": (leader_says(2.5), {"ready": True}, set(), {"n0"}),
+    "nobody hears the leader, and it is not ready": ({}, {}, {"p0"}, set()),
+    "only we do not hear the leader": ({}, {"ready": True}, set(), set()),
+    "the leader starts again": ({}, {"phase": Phase.BACKING_OFF}, set(), set()),
+}
+
+
+@pytest.mark.parametrize("case", MISSED)
+def test_who_is_missed_by_a_group_that_does_not_serve_any_more(case: str) -> None:
+    leaders, leader, unheard, heard = MISSED[case]
+    observed = Observed((placed(0, **leader), placed(1)), leaders)
+    found = hear(observed, {0}, NOW)
+    assert {pod.name for pod in found.unheard} == unheard
+    assert found.heard == heard
+    assert not hear(observed, set(), NOW).unheard, "one that never served may lack anything"
 
 
 def test_a_pod_that_does_not_start_brings_its_node_into_doubt_after_a_while() -> None:

@@ -173,6 +173,8 @@ class Observed:
         self, lost: Collection[str], leaving: Mapping[str, Leave], stranded: Collection[str] = frozenset()
     ) -> "Observed":
         """Return the same with the pods on lost nodes marked, and those whose names are among the others."""
+        if not (lost or leaving or stranded):
+            return self
 
         def mark(pod: PodView) -> PodView:
             if not (pod.node in lost or pod.name in leaving or pod.name in stranded):

@@ -4,10 +4,12 @@ Two witnesses must agree before a pod is replaced. The first is here: the leader
 itself is not heard. A partition of the API server alone silences nobody here, so it costs no pod.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from bireme_operator.plan.observed import SILENT_AFTER_S, Observed, Phase, PodView
+from bireme.wire.state import StageState
+from bireme_operator.plan.observed import SILENT_AFTER_S, LeaderView, Observed, Phase, PodView
 
 UNHEARD_S: Final = 2.0
 """A stage says something every quarter of a second."""
@@ -31,19 +33,64 @@ def _of_foreign(pods: tuple[PodView, ...], _: Observed, now: float) -> Iterator[
 
 
 def _of_group(pods: tuple[PodView, ...], observed: Observed, now: float) -> Iterator[str]:
-    living = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: pod.incarnation)
-    stages: Mapping[int, PodView] = {pod.stage: pod for pod in living}
+    stages = _newest(pods)
     for pod in stages.values():
         if pod.phase is Phase.PENDING and now - pod.started_at >= SLOW_START_S:
             yield pod.node  # it may have died before it started the pod; there is no worker to ask
+    yield from (pod.node for pod in _unheard(stages, observed, now))
+
+
+def _unheard(stages: Mapping[int, PodView], observed: Observed, now: float) -> Iterator[PodView]:
+    """Yield the leader if it is not heard, else the stages that it does not hear."""
     leader = stages.get(0)
     if leader is None or leader.phase is not Phase.RUNNING or leader.name in observed.strangers:
         return
+    view = _heard(leader, observed, now)
+    if view is not None:
+        yield from (stages[said.stage] for said in view.document.stages if said.stage in stages and _is_missed(said))
+    elif now - leader.started_at >= SILENT_AFTER_S:
+        yield leader
+
+
+def _heard(leader: PodView, observed: Observed, now: float) -> LeaderView | None:
+    """Return what a leader says, if it is heard now."""
     view = observed.leader(leader.group, leader)
-    if view is None or not view.connected or now - view.heard_at >= SILENT_AFTER_S:
-        if now - leader.started_at >= SILENT_AFTER_S:
-            yield leader.node
-        return
-    for said in view.document.stages:
-        if said.stage in stages and said.stage != 0 and said.last_heard_s >= UNHEARD_S:
-            yield stages[said.stage].node
+    return view if view is not None and view.connected and now - view.heard_at < SILENT_AFTER_S else None
+
+
+def _is_missed(said: StageState) -> bool:
+    return said.stage != 0 and said.last_heard_s >= UNHEARD_S
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """Which running stages nobody hears, the nodes of those that are heard, and all nodes with a running stage."""
+
+    unheard: tuple[PodView, ...] = ()
+    heard: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
+
+
+def hear(observed: Observed, served: Container[int], now: float) -> Hearing:
+    """Look who is not heard in the groups that have ``served``; in another the fault may be anywhere.
+
+    Where the leader is ready by its kubelet's word, the group serves somebody: it is only we who don't hear it.
+    """
+    unheard: list[PodView] = []
+    heard: set[str] = set()
+    nodes: set[str] = set()
+    for index, pods in observed.by_group.items():
+        stages = _newest(pods)
+        running = {pod.name: pod for pod in stages.values() if pod.phase is Phase.RUNNING}
+        nodes |= {pod.node for pod in running.values()}
+        missed = [pod for pod in _unheard(stages, observed, now) if pod.name in running]
+        if 0 in stages and _heard(stages[0], observed, now):
+            heard |= {pod.node for pod in running.values() if pod not in missed}
+        if index in served and missed and not stages[0].ready:
+            unheard += missed
+    return Hearing(tuple(unheard), frozenset(heard), frozenset(nodes))
+
+
+def _newest(pods: tuple[PodView, ...]) -> Mapping[int, PodView]:
+    living = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: pod.incarnation)
+    return {pod.stage: pod for pod in living}

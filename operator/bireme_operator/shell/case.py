@@ -330,14 +330,15 @@ class Case:
 
     def _judge_nodes(self, observed: Observed, spec: Spec, now: float) -> Observed:
         """Have the nodes in doubt looked at; mark the pods of those that are lost or ask them to leave."""
-        doubted = suspects(observed, now, custom=spec.engine.type is EngineType.CUSTOM)
+        custom, store = spec.engine.type is EngineType.CUSTOM, self.tools.store
+        doubted = suspects(observed, now, custom=custom)
         others = {pod.node for pod in observed.pods if pod.node} - doubted
         self.tools.nodes.doubt(doubted, others, self.changed)
         lost = {node for node in doubted if self.tools.nodes.lost(node, spec.recovery.node_lost_after_seconds)}
-        moves = spec.disruption.on_cordon is OnCordon.MOVE
-        leaving = self.tools.store.leaving(self.key, self.owner.uid) if moves else {}
-        stranded = self.tools.store.stranded(self.key, self.owner.uid)
-        return observed.marked(lost, leaving, stranded) if lost or leaving or stranded else observed
+        if not custom:
+            store.isolation.listen(self.key, observed, self.memory.groups, doubted)
+        leaving = store.leaving(self.key, self.owner.uid) if spec.disruption.on_cordon is OnCordon.MOVE else {}
+        return observed.marked(lost, leaving, store.stranded(self.key, self.owner.uid))
 
     def _apply(
         self, actions: Sequence[Action], deployment: InferenceDeployment, desired: Desired, needs: Needs

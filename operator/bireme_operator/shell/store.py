@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bireme_operator.plan.observed import Leave, Phase, PodView
+from bireme_operator.shell.isolation import Isolation
 from bireme_operator.shell.leaving import STAY, Signs, signs_of
 from bireme_operator.shell.records import PodRecord, record_of
 from bireme_operator.shell.signals import Watched
@@ -26,7 +27,7 @@ _SETTLES_S: Final = 2.0
 class Store:
     """See the module. ``clock`` tells Unix seconds, ``watched`` which signals of nodes are read.
 
-    ``silence`` knows whose kubelets are not heard.
+    ``silence`` knows whose kubelets are not heard, ``isolation`` which stages are not, from the same time on.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Store:
         self._clock = clock
         self._watched = watched or Watched()
         self._silence = silence or Silence(clock)
+        self.isolation = Isolation(clock, self._silence.after_s)
         self._deployments: dict[Key, Mapping[str, Any]] = {}
         self._pods: dict[Key, dict[str, PodRecord]] = {}
         self._named: dict[tuple[Key, str], str] = {}
@@ -58,6 +60,7 @@ class Store:
         if gone:
             if before is not None and before["metadata"]["uid"] == body["metadata"]["uid"]:
                 del self._deployments[key]
+                self.isolation.forget(key)
             return True
         if before is not None and _older(body, before):
             return False
@@ -105,8 +108,9 @@ class Store:
         return {name: leave for name, leave in found if leave is not None}
 
     def leave_due(self, key: Key, owner_uid: str) -> float | None:
-        """Return when a pod is asked to leave next because its node has been silent for so long, if one is."""
-        return min(self._silence.dues(record.view.node for record in self.pods(key, owner_uid)), default=None)
+        """Return when a pod is asked to leave next because it or its node is silent for so long, if one is."""
+        dues = self._silence.dues(record.view.node for record in self.pods(key, owner_uid))
+        return min(itertools.chain(dues, self.isolation.dues(key)), default=None)
 
     @property
     def labels(self) -> Mapping[str, Mapping[str, str]]:
@@ -116,18 +120,18 @@ class Store:
     def stranded(self, key: Key, owner_uid: str) -> frozenset[str]:
         """Return the names of the pods without a node that were kept off one which is open again."""
         waiting = [record for record in self.pods(key, owner_uid) if record.avoids and not record.view.node]
-        shut = {*self._signs, *self._silence.nodes}
+        shut = {*self._signs, *self._silence.nodes, *self.isolation.shunned}
         return frozenset(record.view.name for record in waiting if record.avoids - shut)
 
     def lures(self, tolerations: Sequence[Mapping[str, Any]]) -> frozenset[str]:
         """Return the nodes to which the scheduler would send such a pod, only to have it asked to leave."""
         signed = frozenset(name for name, signs in self._signs.items() if signs.lure(tolerations))
-        return signed | self._silence.lures(tolerations)
+        return signed | self._silence.lures(tolerations) | self.isolation.shunned
 
     def _perhaps_asked(self, record: PodRecord) -> bool:
         """Whether there is anything to judge: most pods are on a node that says nothing, and say nothing themselves."""
         node = record.view.node
-        told = node in self._signs or node in self._silence.nodes
+        told = node in self._signs or node in self._silence.nodes or self.isolation.misses(record.key)
         return told or record.signal is not None or record.uid in self._signed_at
 
     def _leave(self, record: PodRecord) -> Leave | None:
@@ -139,7 +143,7 @@ class Store:
         else:
             self._signed_at.pop(record.uid, None)
         if not signs.concern(record.tolerations):
-            return self._silence.leave(record.view.node)
+            return self._silence.leave(record.view.node) or self.isolation.leave(record.key, record.view)
         return Leave.of(signs.urgent.what, self._signed_at[record.view.node], signs.urgent.notice_s)
 
     def replace_pods(
