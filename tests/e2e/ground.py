@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
@@ -143,6 +144,19 @@ class Cluster:
             for node, places in by_node.items()
             if node not in others and len({group for group, _ in places}) == 1
         }
+
+    @contextmanager
+    def cut_off(self, node: str) -> Iterator[None]:
+        """Let nothing pass between the pods of this node and all others; its kubelet reaches the API server as before."""
+        pods = self.get("node", node)["spec"]["podCIDR"]
+        rules = [("-s", pods, "-o", "eth0", "-j", "DROP"), ("-d", pods, "-i", "eth0", "-j", "DROP")]
+        for rule in rules:
+            self.docker("exec", node, "iptables", "-I", "FORWARD", *rule)
+        try:
+            yield
+        finally:
+            for rule in rules:
+                self.docker("exec", node, "iptables", "-D", "FORWARD", *rule)
 
     def node_ready(self, node: str) -> bool:
         """Whether Kubernetes calls the node ready."""

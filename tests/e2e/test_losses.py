@@ -1,4 +1,7 @@
-"""What is lost under eight live streams: a node, a frozen node, a pod. No stream notices, the other group is not touched."""
+"""What is lost under eight live streams: a node, a frozen one, one that its peers lose, a pod.
+
+No stream notices, the other group is not touched.
+"""
 
 import time
 
@@ -33,14 +36,30 @@ class Watched:
         self._demo.eventually(self._serves, within)
         times.note("the group serves again after", time.monotonic() - self._began)
 
+    def await_silence(self, times: Times, within: float) -> None:
+        """Wait until the status says that the group does not serve."""
+        self._demo.eventually(lambda: self._state() not in {"", GroupState.SERVING}, within)
+        times.note("the status tells of it after", time.monotonic() - self._began)
+
+    def await_same_group(self, times: Times, within: float) -> None:
+        """Wait until the same pods, none of them started again, serve under a new epoch; the time is from now."""
+        began = time.monotonic()
+        self._demo.eventually(lambda: self._state() == GroupState.SERVING and self._epoch_is_new(), within)
+        times.note("mended, the group serves again after", time.monotonic() - began)
+        assert (self._demo.uids(), self._demo.restarts()) == (self.before, self._restarts)
+
+    def _state(self) -> str:
+        return str(self._demo.groups().get(self._group, {}).get("state", ""))
+
+    def _epoch_is_new(self) -> bool:
+        return bool(self._demo.groups()[self._group].get("epoch") != self._epoch)
+
     def _made_anew(self) -> bool:
         now = self._demo.uids()
         return all(now.get(place, self.before[place]) != self.before[place] for place in self._places)
 
     def _serves(self) -> bool:
-        group = self._demo.groups().get(self._group, {})
-        again = group.get("state") == GroupState.SERVING and group.get("epoch") != self._epoch
-        return again and self._made_anew()
+        return self._state() == GroupState.SERVING and self._epoch_is_new() and self._made_anew()
 
     def others_untouched(self) -> None:
         """All other pods are the same processes as before."""
@@ -89,6 +108,21 @@ def test_a_node_that_is_frozen_costs_no_stream(demo: Cluster, undisturbed: list[
     lost = {watched.before[place] for place in places}
     selector = f"{Label.DEPLOYMENT}={DEPLOYMENT}"
     demo.eventually(lambda: not lost & {one["metadata"]["uid"] for one in demo.items("pods", "-l", selector)}, 120)
+    demo.await_ready()
+
+
+def test_a_node_that_only_its_peers_lose_costs_no_stream_and_no_pod(
+    demo: Cluster, undisturbed: list[list[int]], times: Times
+) -> None:
+    node, places = demo.quiet_node()
+    traffic = Traffic(URL, TOKENS)
+    traffic.await_tokens(DEEP)
+    watched = Watched(demo, places)
+    with demo.cut_off(node):
+        watched.await_silence(times, within=60)
+        assert [item.ids for item in traffic.finish()] == undisturbed
+        assert demo.uids() == watched.before, "its kubelet renews its Lease"
+    watched.await_same_group(times, within=120)
     demo.await_ready()
 
 

@@ -144,8 +144,12 @@ def test_t15_the_status_never_promises_more_than_there_is(
     start_operator()
     deployments.create(replicas=3, stages=1, rollout=SLOWLY)
     deployments.await_condition("Ready")
+    (old,) = set.union(*revisions(deployments).values())
     deployments.change(engine={"maxRunningRequests": 3})
     crashed = False
+
+    def promised() -> int:
+        return int(deployments.get()["status"]["readyReplicas"])
 
     def told_truly() -> bool:
         nonlocal crashed
@@ -155,8 +159,12 @@ def test_t15_the_status_never_promises_more_than_there_is(
         ready = next(one for one in status["conditions"] if one["type"] == "Ready")
         assert status["readyReplicas"] == serving
         assert status["observedGeneration"] <= body["metadata"]["generation"]
+        if status["readyReplicas"] > whole(deployments, 1):  # it is told after it happened, but it is told
+            eventually(lambda: promised() <= whole(deployments, 1))
         if ready["status"] == "True":
             assert serving == status["replicas"] == 3
+            done = status["observedGeneration"] == 2
+            assert not done or old not in set.union(*revisions(deployments).values()), "and each is what is wanted"
             assert ready["observedGeneration"] == status["observedGeneration"]
         if status["updatedReplicas"] == 1 and not crashed:
             pods = deployments.living()
