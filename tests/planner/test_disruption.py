@@ -171,6 +171,18 @@ def test_a_group_whose_kubelet_is_silent_moves_when_its_successor_serves_and_say
     assert world.settle().status.ready_replicas == 2
 
 
+def test_groups_that_serve_no_more_do_not_wait_for_one_another_whatever_the_budget() -> None:
+    world = settled(3, 1)
+    for group in (0, 1):
+        world.mute.add(group)
+        silence(world, group)
+    for _ in range(60):
+        status = world.step().status
+        world.advance(1)
+    assert status.ready_replicas == 3
+    assert groups_of(world) >= {2, 3, 4}
+
+
 @pytest.mark.parametrize("budget", [0, 1, 3])
 def test_without_room_for_its_successor_it_serves_on_whatever_the_budget(budget: int) -> None:
     world = settled(3, budget)

@@ -25,9 +25,12 @@ def wanted_count(groups: Sequence[Group], desired: Desired) -> int:
     They are built before the others go, so a cordon costs no capacity where there is room.
     """
     staying = [group for group in groups if not is_leaving(group)]
-    moving = min(sum(group.moving for group in staying), max(desired.unavailable_groups, 1))
-    moving = max(moving, sum(group.moving and group.leave_by > 0 for group in staying))  # these go in any case
-    return desired.replicas + max(moving, surge(staying, desired)) * (desired.replicas > 0)
+    moving = [group for group in staying if group.moving]
+    serving = sum(group.verdict.serving for group in moving)
+    # Those that don't serve cost nothing to lose, and whose node goes is lost in any case.
+    places = len(moving) - serving + min(serving, max(desired.unavailable_groups, 1))
+    places = max(places, sum(group.leave_by > 0 for group in moving))
+    return desired.replicas + max(places, surge(staying, desired)) * (desired.replicas > 0)
 
 
 def to_remove(groups: Sequence[Group], desired: Desired, now: float) -> list[int]:
