@@ -47,6 +47,7 @@ class Pod:
     told_leader: int = 0
     ends: list[float] = field(default_factory=list)
     deleting: asyncio.Event = field(default_factory=asyncio.Event)
+    end_by: float = 0.0
 
     @property
     def pid(self) -> int:
@@ -71,6 +72,7 @@ class Pod:
             self.started_at,
             self.told_leader,
             self.deleting.is_set(),
+            self.end_by,
             source=made.environment.get(Env.MODEL_PATH, ""),
         )
 
@@ -139,6 +141,7 @@ class Kubelet:
         if pod is None or pod.deleting.is_set():
             return
         pod.deleting.set()
+        pod.end_by = self._clock() + grace_s
         if pod.child is not None:
             pod.child.signal(SIGTERM)
             asyncio.get_running_loop().call_later(grace_s, pod.child.signal, SIGKILL)

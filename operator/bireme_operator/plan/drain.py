@@ -32,7 +32,7 @@ def drain(group: Group, desired: Desired, now: float) -> Iterator[DrainGroup | D
     if group.stranger and now < end:  # nobody can ask it; told to end, it lets its requests finish by itself
         yield DeletePod(group.stages[0].name, max(end - now, STOP_GRACE_S), "the group is to go")
         return
-    if _still_ends(group) and now < end:
+    if _still_ends(group, now) and now < end:
         return
     if not desired.custom and _has_work(group) and now < end:
         if group.document is not None and not group.document.draining:
@@ -44,9 +44,12 @@ def drain(group: Group, desired: Desired, now: float) -> Iterator[DrainGroup | D
         yield DeletePod(pod.name, grace_s, f"the group {why}")
 
 
-def _still_ends(group: Group) -> bool:
-    """Whether a leader that was told to end lets its last requests finish: the other stages compute them."""
-    ends = [pod for pod in group.deleting if pod.stage == 0 and pod.phase is Phase.RUNNING and not pod.node_lost]
+def _still_ends(group: Group, now: float) -> bool:
+    """Whether a leader that was told to end lets its last requests finish: the other stages compute them.
+
+    One that has outlived its grace is on a dead node, or will not end by itself.
+    """
+    ends = [pod for pod in group.deleting if pod.stage == 0 and pod.phase is Phase.RUNNING and now < pod.end_by]
     return 0 not in group.stages and bool(ends)
 
 

@@ -62,8 +62,9 @@ class PodView:
 
     ``told_leader`` is the incarnation of the leader that this start of the pod last heard of. ``started_at`` is the
     start of the running process in Unix seconds, by the clock of who looks. A ``deleting`` pod is on its way out and
-    stands for nothing. ``node`` is where it runs; ``unplaced`` says that no node takes it (``message`` has why),
-    ``promised`` the node that the scheduler has in mind: room is being made there, or volumes are being bound.
+    stands for nothing; its grace is over at ``end_by`` (Unix seconds). ``node`` is where it runs; ``unplaced`` says
+    that no node takes it (``message`` has why), ``promised`` the node that the scheduler has in mind: room is being
+    made there, or volumes are being bound.
     ``node_lost`` says that its node is dead by the word of two witnesses, ``node_leaving`` that it is to be emptied. A
     ``gated`` pod is not let to the scheduler yet; ``aim`` is the host name of the node that it was let go for.
     ``ready`` is the word of its readiness probe, which counts for engines that are not ours. ``spare`` is the number of
@@ -87,6 +88,7 @@ class PodView:
     started_at: float = 0.0
     told_leader: int = 0
     deleting: bool = False
+    end_by: float = 0.0
     node: str = ""
     unplaced: bool = False
     promised: str = ""

@@ -5,6 +5,7 @@ What the kubelet says in its own words is translated here into the planner's pha
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from bireme.api.local import WORKER_CONTAINER
@@ -112,6 +113,7 @@ def _view(pod: Mapping[str, Any], place: tuple[int, int, int]) -> PodView:
         exit_code=code,
         message=message if unplaced is None else unplaced,
         deleting="deletionTimestamp" in meta,
+        end_by=_unix(meta.get("deletionTimestamp")),
         node=(pod.get("spec") or {}).get("nodeName") or "",
         unplaced=unplaced is not None,
         promised=status.get("nominatedNodeName") or "",
@@ -123,6 +125,10 @@ def _view(pod: Mapping[str, Any], place: tuple[int, int, int]) -> PodView:
         disrupted=disruption_of(pod),
         image=str(_container(pod).get("image") or ""),
     )
+
+
+def _unix(told: str | None) -> float:
+    return datetime.fromisoformat(told).timestamp() if told else 0.0
 
 
 def _place(labels: Mapping[str, str]) -> tuple[int, int, int] | None:
