@@ -15,7 +15,7 @@ from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.memory import Failure, GroupMemory, Purpose, generation_key, updated
 from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView, as_it_is, is_preemption
 from bireme_operator.plan.providers import Gang
-from bireme_operator.plan.recovery import making_of, wait_of
+from bireme_operator.plan.recovery import making_of, the_last, wait_of
 
 RELOAD_FAILED: Final = "Failed"
 RELOAD_PHASES: Final[Mapping[str, Reason]] = {
@@ -289,7 +289,7 @@ def _incomplete(memory: GroupMemory, stages: Mapping[int, PodView], desired: Des
     listed = ", ".join(map(str, down))
     wait = wait_of(memory, desired.recovery, now)
     if wait.until > now or any(pod.phase is Phase.BACKING_OFF for pod in stages.values()):
-        message = f"stage {listed} waits after {max(wait.deaths, 1)} ends in a row; the last: {memory.last_death}"
+        message = f"stage {listed} waits after {max(wait.deaths, 1)} ends in a row{the_last(memory)}"
         return Verdict(GroupState.BACKING_OFF, Reason.CRASH_LOOP, message)
     if any(pod.gated for pod in stages.values()):
         state = GroupState.RECOVERING if memory.served else GroupState.PENDING

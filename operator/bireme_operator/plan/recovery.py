@@ -114,6 +114,11 @@ def charge(memory: GroupMemory, pods: Sequence[PodView], desired: Desired, now: 
     return updated(memory, failure=_final(present.values(), desired) or _over_budget(memory, desired, now))
 
 
+def the_last(memory: GroupMemory) -> str:
+    """Return a clause with what ended last, empty where that was forgotten."""
+    return f"; the last: {memory.last_death}" if memory.last_death else ""
+
+
 def _still_told(memory: GroupMemory, now: float) -> str:
     calm = now - max([memory.since, *memory.deaths[-1:]]) >= _FORGOTTEN_S
     return "" if calm and memory.down_since is None else memory.last_death
@@ -149,8 +154,8 @@ def _over_budget(memory: GroupMemory, desired: Desired, now: float) -> Failure |
     if recent <= policy.budget:
         return None
     message = (
-        f"{recent} restarts within {policy.window_s:g} s, spec.recovery.restartBudget allows {policy.budget}; "
-        f"the last: {memory.last_death}"
+        f"{recent} restarts within {policy.window_s:g} s, spec.recovery.restartBudget allows {policy.budget}"
+        f"{the_last(memory)}"
     )
     return Failure(Reason.BUDGET_EXHAUSTED, message, _key(Reason.BUDGET_EXHAUSTED, desired))
 
