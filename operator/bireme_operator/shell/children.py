@@ -78,6 +78,7 @@ class Children:
     _routes: Routes | None = None
     _routes_made: bytes = b""
     _routes_refusal: str = ""
+    _routes_wait: bool = False
     _refused_at: int = 0
     _routes_at: float = float("-inf")
 
@@ -110,12 +111,18 @@ class Children:
         known = self._settled
         if known is None or known[0] is not deployment or known[1] != self.token_secret or now >= self.retry_at:
             return False
-        if len(self._healed) < HEALED_MOST or now >= self._healed[0] + HEALED_WITHIN_S:
-            self._healed.append(now)
+        if self._may_heal(now):
             return False
         if self.retry_at == float("inf"):
             log.warning("somebody changes or deletes objects of %s/%s again and again", *self._key)
         self.retry_at = self._healed[0] + HEALED_WITHIN_S
+        return True
+
+    def _may_heal(self, now: float) -> bool:
+        """Whether what others changed may be put right at once, and note that it is."""
+        if len(self._healed) == HEALED_MOST and now < self._healed[0] + HEALED_WITHIN_S:
+            return False
+        self._healed.append(now)
         return True
 
     @property
@@ -163,11 +170,13 @@ class Children:
             self._routes_refusal = ""
         if routes is None or _ERRAND in self.errands or (routes == self._routes and self._stands()):
             return None
-        told = self._routes_refusal and self._refused_at == self.belongings.changes(self._key)
-        pace = _RETRY_S if told else _ROUTES_EVERY_S
+        waits = self._routes_wait and self._refused_at == self.belongings.changes(self._key)
+        pace = _RETRY_S if waits else _ROUTES_EVERY_S
         due = self._routes_at + max(pace, _PER_ROUTE_S * len(routes.groups))
         if now < due:
             return due
+        if routes == self._routes and not self._may_heal(now):
+            return self._healed[0] + HEALED_WITHIN_S
         self._routes_at = now
         self.errands.begin(_ERRAND, self._publish(routes))
         return None
@@ -177,9 +186,9 @@ class Children:
         try:
             self._routes_made = await self._apply(render_routes(self.owner, routes))
         except InTheWay as error:
-            self._routes_refusal = "" if error.passing else str(error)
+            self._routes_refusal, self._routes_wait = "" if error.passing else str(error), True
             return
-        self._routes, self._routes_refusal = routes, ""
+        self._routes, self._routes_refusal, self._routes_wait = routes, "", False
         await self._mark_routers(mark_of(routes))
 
     async def _mark_routers(self, mark: str) -> None:
