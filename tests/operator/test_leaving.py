@@ -164,12 +164,12 @@ def test_new_pods_are_kept_off_nodes_to_which_the_scheduler_would_send_them_in_v
     store.see_node(node(cordoned=True, name="cordoned"))
     store.see_node(node(XIDErrors="True", name="broken"))
     store.see_node(node(taint("team", value="b"), name="another-team-s"))
-    assert store.lures([]) == {"broken"}
-    assert store.lures(ALL) == {"broken", "cordoned"}
+    assert store.lures(KEY, []) == {"broken"}
+    assert store.lures(KEY, ALL) == {"broken", "cordoned"}
     term = {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
     for spec in ({}, {"affinity": affinity}):
-        kept = avoiding({"spec": spec}, store.lures(ALL))
+        kept = avoiding({"spec": spec}, store.lures(KEY, ALL))
         assert avoided_by(kept) == {"broken", "cordoned"}
         needs = needs_of({"spec": {**kept["spec"], "containers": []}})
         free = [NodeView(name, {"gpu": "h100"}, {"pods": 9000}) for name in ("broken", "cordoned", "whole")]

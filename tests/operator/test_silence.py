@@ -105,5 +105,5 @@ def test_a_cordon_says_it_louder() -> None:
 def test_new_pods_that_bear_every_taint_are_kept_off_a_silent_node() -> None:
     sky = Sky()
     sky.see(2, "Unknown")
-    assert sky.store.lures([]) == frozenset()
-    assert sky.store.lures(ALL) == {"n2"}
+    assert sky.store.lures(KEY, []) == frozenset()
+    assert sky.store.lures(KEY, ALL) == {"n2"}

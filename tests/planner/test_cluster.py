@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bireme.names import ConditionType, GroupState, Reason
-from bireme.wire.state import StageState
+from bireme.wire.state import RankState, StageState
 from bireme_operator.plan.actions import CreatePod, DeletePod
 from bireme_operator.plan.memory import without_pods
 from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
@@ -121,8 +121,13 @@ def placed(stage: int, **changes: object) -> PodView:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def leader_says(unheard_s: float, heard_at: float = START + 60, **changes: object) -> dict[int, LeaderView]:
-    stages = (StageState(0, 1, "b", 0.0, ()), StageState(1, 1, "b", unheard_s, ()))
+RANK = RankState(0, alive=True, pid=7, phase="Serving", step=1, step_age_s=0.0, loads=1)
+
+
+def leader_says(
+    unheard_s: float, heard_at: float = START + 60, ranks: tuple[RankState, ...] = (RANK,), **changes: object
+) -> dict[int, LeaderView]:
+    stages = (StageState(0, 1, "b", 0.0, ()), StageState(1, 1, "b", unheard_s, ranks))
     said = LeaderView("p0", document(placed(0), stages=stages), heard_at)
     return {0: replace(said, **changes)}  # type: ignore[arg-type]
 
@@ -145,23 +150,29 @@ def test_a_node_is_doubted_on_the_word_of_its_peers_or_by_our_own_ear(case: str)
 
 
 MISSED: dict[str, tuple[dict[int, LeaderView], dict[str, object], set[str], set[str]]] = {
-    "all is well": (leader_says(0.2), {}, set(), {"n0", "n1"}),
-    "the leader does not hear a stage": (leader_says(2.5), {}, {"p1"}, {"n0"}),
-    "it does not hear it, and serves all the same": (leader_says(2.5), {"ready": True}, set(), {"n0"}),
+    "all is well": (leader_says(0.2), {}, set(), {"p0", "p1"}),
+    "the leader does not hear a stage": (leader_says(2.5), {}, {"p1"}, {"p0"}),
+    "it never heard it, and runs for a moment only": (leader_says(0.2, ranks=()), {}, set(), {"p0"}),
+    "it does not hear it, and serves all the same": (leader_says(2.5), {"ready": True}, set(), {"p0", "p1"}),
     "nobody hears the leader, and it is not ready": ({}, {}, {"p0"}, set()),
-    "only we do not hear the leader": ({}, {"ready": True}, set(), set()),
+    "only we do not hear the leader": ({}, {"ready": True}, set(), {"p0", "p1"}),
     "the leader starts again": ({}, {"phase": Phase.BACKING_OFF}, set(), set()),
 }
 
 
 @pytest.mark.parametrize("case", MISSED)
-def test_who_is_missed_by_a_group_that_does_not_serve_any_more(case: str) -> None:
+def test_who_is_missed_by_a_group_and_who_is_heard(case: str) -> None:
     leaders, leader, unheard, heard = MISSED[case]
-    observed = Observed((placed(0, **leader), placed(1)), leaders)
-    found = hear(observed, {0}, NOW)
+    found = hear(Observed((placed(0, **leader), placed(1)), leaders), NOW)
     assert {pod.name for pod in found.unheard} == unheard
     assert found.heard == heard
-    assert not hear(observed, set(), NOW).unheard, "one that never served may lack anything"
+
+
+def test_a_leader_that_hears_none_of_several_others_is_itself_the_one_that_is_missed() -> None:
+    said = tuple(StageState(stage, 1, "b", 9.0 if stage else 0.0, ()) for stage in range(3))
+    leaders = {0: LeaderView("p0", document(placed(0), stages=said), START + 60)}
+    found = hear(Observed((placed(0), placed(1), placed(2)), leaders), NOW)
+    assert ([pod.name for pod in found.unheard], found.heard) == (["p0"], frozenset())
 
 
 def test_a_pod_that_does_not_start_brings_its_node_into_doubt_after_a_while() -> None:

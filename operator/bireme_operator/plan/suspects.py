@@ -4,7 +4,7 @@ Two witnesses must agree before a pod is replaced. The first is here: the leader
 itself is not heard. A partition of the API server alone silences nobody here, so it costs no pod.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,31 +64,36 @@ def _is_missed(said: StageState) -> bool:
 
 @dataclass(frozen=True)
 class Hearing:
-    """Which running stages nobody hears, the nodes of those that are heard, and all nodes with a running stage."""
+    """Which running stages nobody hears, and the names of those that are heard; what is neither is not known."""
 
     unheard: tuple[PodView, ...] = ()
     heard: frozenset[str] = frozenset()
-    nodes: frozenset[str] = frozenset()
 
 
-def hear(observed: Observed, served: Container[int], now: float) -> Hearing:
-    """Look who is not heard in the groups that have ``served``; in another the fault may be anywhere.
+def hear(observed: Observed, now: float) -> Hearing:
+    """Look who is heard in each group.
 
-    Where the leader is ready by its kubelet's word, the group serves somebody: it is only we who don't hear it.
+    Where the leader is ready by its kubelet's word, all its stages are heard: it is only we who don't hear it. Of one
+    that hears none of several others, the other ends are more likely right.
     """
     unheard: list[PodView] = []
     heard: set[str] = set()
-    nodes: set[str] = set()
-    for index, pods in observed.by_group.items():
+    for pods in observed.by_group.values():
         stages = _newest(pods)
-        running = {pod.name: pod for pod in stages.values() if pod.phase is Phase.RUNNING}
-        nodes |= {pod.node for pod in running.values()}
-        missed = [pod for pod in _unheard(stages, observed, now) if pod.name in running]
-        if 0 in stages and _heard(stages[0], observed, now):
-            heard |= {pod.node for pod in running.values() if pod not in missed}
-        if index in served and missed and not stages[0].ready:
-            unheard += missed
-    return Hearing(tuple(unheard), frozenset(heard), frozenset(nodes))
+        leader = stages.get(0)
+        running = [pod for pod in stages.values() if pod.phase is Phase.RUNNING]
+        if leader is None or leader.ready:
+            heard |= {pod.name for pod in running if leader is not None}
+            continue
+        missed = [pod for pod in _unheard(stages, observed, now) if pod.phase is Phase.RUNNING]
+        if len(missed) > 1 and len(missed) == len(stages) - 1:
+            missed = [leader]
+        unheard += missed
+        view = _heard(leader, observed, now)
+        if view is not None and leader not in missed:
+            words = {said.stage for said in view.document.stages if said.ranks and not _is_missed(said)} | {0}
+            heard |= {pod.name for pod in running if pod.stage in words}
+    return Hearing(tuple(unheard), frozenset(heard))
 
 
 def _newest(pods: tuple[PodView, ...]) -> Mapping[int, PodView]:

@@ -330,15 +330,15 @@ class Case:
 
     def _judge_nodes(self, observed: Observed, spec: Spec, now: float) -> Observed:
         """Have the nodes in doubt looked at; mark the pods of those that are lost or ask them to leave."""
-        custom, store = spec.engine.type is EngineType.CUSTOM, self.tools.store
+        custom, moves = spec.engine.type is EngineType.CUSTOM, spec.disruption.on_cordon is OnCordon.MOVE
         doubted = suspects(observed, now, custom=custom)
         others = {pod.node for pod in observed.pods if pod.node} - doubted
         self.tools.nodes.doubt(doubted, others, self.changed)
         lost = {node for node in doubted if self.tools.nodes.lost(node, spec.recovery.node_lost_after_seconds)}
-        if not custom:
-            store.isolation.listen(self.key, observed, self.memory.groups, doubted)
-        leaving = store.leaving(self.key, self.owner.uid) if spec.disruption.on_cordon is OnCordon.MOVE else {}
-        return observed.marked(lost, leaving, store.stranded(self.key, self.owner.uid))
+        if moves and not custom:
+            self.tools.store.isolation.listen(self.key, observed, self.memory.groups, doubted)
+        leaving = self.tools.store.leaving(self.key, self.owner.uid) if moves else {}
+        return observed.marked(lost, leaving, self.tools.store.stranded(self.key, self.owner.uid))
 
     def _apply(
         self, actions: Sequence[Action], deployment: InferenceDeployment, desired: Desired, needs: Needs

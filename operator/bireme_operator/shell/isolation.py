@@ -20,16 +20,11 @@ SHUNNED_S: Final = 1800.0
 
 @dataclass
 class _Deployment:
-    """Since when its stages are not heard, by pod; the nodes of those, and how many nodes it has."""
+    """``since``: when its pods were heard no more, by name. ``shunned``: until when nodes are, also those of before."""
 
-    since: Mapping[str, float] = field(default_factory=dict)
-    nodes: frozenset[str] = frozenset()
-    of: int = 0
-
-    @property
-    def judges(self) -> bool:
-        """Whether it is few enough of its nodes to be their fault."""
-        return 2 * len(self.nodes) <= self.of
+    since: dict[str, float] = field(default_factory=dict)
+    shunned: dict[str, float] = field(default_factory=dict)
+    judges: bool = False
 
 
 @dataclass
@@ -39,19 +34,32 @@ class Isolation:
     clock: Callable[[], float]
     after_s: float
     _of: dict[Key, _Deployment] = field(default_factory=dict)
-    _shunned: dict[str, float] = field(default_factory=dict)
 
     def listen(self, key: Key, observed: Observed, groups: Mapping[int, GroupMemory], doubted: Collection[str]) -> None:
-        """Take what a deployment hears now. Where no node is ``doubted`` all its stages are heard."""
-        now, known = self.clock(), self._of.get(key, _Deployment()).since
-        if not doubted and not known and not self._shunned:
+        """Take what a deployment hears now. Where no node is ``doubted`` all its stages are heard.
+
+        A pod is missed until it is heard: that its leader is not heard for a moment, or starts again, tells nothing.
+        A group that never served may lack anything, but for a place on a node that was left before. One that was
+        asked to leave already, by an operator before this one, is not asked to wait again.
+        """
+        if not doubted and key not in self._of:
             return
-        hearing = hear(observed, {index for index, group in groups.items() if group.served}, now)
-        self._shunned = {node: end for node, end in self._shunned.items() if node not in hearing.heard and now < end}
-        since = {pod.name: known.get(pod.name, now) for pod in hearing.unheard}
-        nodes = frozenset(pod.node for pod in hearing.unheard)
-        self._of[key] = _Deployment(since, nodes, len(hearing.nodes))
-        self._shunned |= {pod.node: now + SHUNNED_S for pod in hearing.unheard if self.leave(key, pod)}
+        hearing, now = hear(observed, self.clock()), self.clock()
+        known = self._of.setdefault(key, _Deployment())
+        living = {pod.name: pod for pod in observed.pods if pod.node and not pod.deleting}
+        for name in hearing.heard:
+            known.shunned.pop(living[name].node, None)
+        missed = {name: at for name, at in known.since.items() if name in living and name not in hearing.heard}
+        for pod in hearing.unheard:
+            group = groups.get(pod.group)
+            if group is not None and (group.served or pod.node in known.shunned):
+                missed.setdefault(pod.name, now - self.after_s if group.asked else now)
+        known.since = missed
+        nodes = {pod.node for pod in living.values()}
+        known.judges = 2 * len({living[name].node for name in missed}) <= len(nodes)
+        known.shunned |= {living[name].node: now + SHUNNED_S for name in missed if self.leave(key, living[name])}
+        if not missed and not known.shunned:
+            del self._of[key]
 
     def forget(self, key: Key) -> None:
         """Nobody looks after this deployment any more."""
@@ -59,11 +67,12 @@ class Isolation:
 
     def leave(self, key: Key, pod: PodView) -> Leave | None:
         """Return why a pod is to be had elsewhere, if it is."""
-        found = self._of.get(key, _Deployment())
-        since = found.since.get(pod.name)
-        if since is None or not self.after_s or self.clock() < since + self.after_s or not found.judges:
+        known = self._of.get(key)
+        since = known.since.get(pod.name) if known is not None and known.judges else None
+        if since is None or not self.after_s or self.clock() < since + self.after_s:
             return None
-        return Leave(f"its group has not heard it for {self.after_s:g} s and more", patient=True)
+        who = "its group has not heard it" if pod.stage else "it is not ready and not heard"
+        return Leave(f"{who} for {self.after_s:g} s and more", patient=True)
 
     def misses(self, key: Key) -> bool:
         """Whether a deployment does not hear all its stages."""
@@ -71,11 +80,10 @@ class Isolation:
 
     def dues(self, key: Key) -> Iterator[float]:
         """Yield when pods of a deployment will be asked to leave."""
-        ends = (since + self.after_s for since in self._of.get(key, _Deployment()).since.values())
+        ends = (since + self.after_s for since in self._of[key].since.values()) if key in self._of else ()
         yield from (end for end in ends if self.after_s and end > self.clock())
 
-    @property
-    def shunned(self) -> frozenset[str]:
-        """The nodes that new pods are kept off."""
-        now = self.clock()
-        return frozenset(node for node, until in self._shunned.items() if now < until)
+    def shunned(self, key: Key) -> frozenset[str]:
+        """Return the nodes that new pods of a deployment are kept off."""
+        until = self._of[key].shunned if key in self._of else {}
+        return frozenset(node for node, end in until.items() if self.clock() < end)

@@ -159,7 +159,7 @@ class PodWriter:
     def needs(self, made: CreatePod, spec: Spec, token_secret: str) -> Needs:
         """Return what a stage asks of its node."""
         pod = self._manifest(made, spec, token_secret)
-        return needs_of(avoiding(pod, self.store.lures(pod["spec"]["tolerations"])))
+        return needs_of(avoiding(pod, self.store.lures(self.key, pod["spec"]["tolerations"])))
 
     def end(self, ended: DeletePod) -> None:
         """Begin to delete a pod, if it is still the one that was seen."""
@@ -273,7 +273,7 @@ class PodWriter:
         """Keep a pod off nodes that ask it to leave; for one at our gate that is done when it gets its place."""
         if pod["spec"].get("schedulingGates"):
             return pod
-        return avoiding(pod, self.store.lures(pod["spec"]["tolerations"]))
+        return avoiding(pod, self.store.lures(self.key, pod["spec"]["tolerations"]))
 
     def _manifest(self, made: CreatePod, spec: Spec, token_secret: str) -> dict[str, Any]:
         spec = self.spec_of(made.revision, spec)

@@ -70,7 +70,8 @@ class Spares:
     async def _create(self, made: CreateSpare, spec: Spec) -> None:
         try:
             pod = render_spare(made, self.owner, spec)
-            self.store.see_pod(await self.kube.create(avoiding(pod, self.store.lures(pod["spec"]["tolerations"]))))
+            lures = self.store.lures((self.owner.namespace, self.owner.name), pod["spec"]["tolerations"])
+            self.store.see_pod(await self.kube.create(avoiding(pod, lures)))
         except AlreadyExists:
             log.info("pod %s/%s is there already", self.owner.namespace, made.name)
         except KubeError as error:

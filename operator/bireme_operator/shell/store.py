@@ -120,13 +120,13 @@ class Store:
     def stranded(self, key: Key, owner_uid: str) -> frozenset[str]:
         """Return the names of the pods without a node that were kept off one which is open again."""
         waiting = [record for record in self.pods(key, owner_uid) if record.avoids and not record.view.node]
-        shut = {*self._signs, *self._silence.nodes, *self.isolation.shunned}
+        shut = {*self._signs, *self._silence.nodes, *self.isolation.shunned(key)}
         return frozenset(record.view.name for record in waiting if record.avoids - shut)
 
-    def lures(self, tolerations: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    def lures(self, key: Key, tolerations: Sequence[Mapping[str, Any]]) -> frozenset[str]:
         """Return the nodes to which the scheduler would send such a pod, only to have it asked to leave."""
         signed = frozenset(name for name, signs in self._signs.items() if signs.lure(tolerations))
-        return signed | self._silence.lures(tolerations) | self.isolation.shunned
+        return signed | self._silence.lures(tolerations) | self.isolation.shunned(key)
 
     def _perhaps_asked(self, record: PodRecord) -> bool:
         """Whether there is anything to judge: most pods are on a node that says nothing, and say nothing themselves."""
