@@ -183,6 +183,19 @@ def test_groups_that_serve_no_more_do_not_wait_for_one_another_whatever_the_budg
     assert groups_of(world) >= {2, 3, 4}
 
 
+@pytest.mark.parametrize("down_s", [5, 29])
+def test_groups_that_move_and_do_not_serve_for_a_moment_get_no_successors_beyond_the_budget(down_s: int) -> None:
+    world = settled(4, 1)
+    for group in range(4):
+        silence(world, group)
+    world.step()
+    world.mute.update(range(5))
+    for _ in range(down_s):
+        world.advance(1)
+        world.step()
+    assert groups_of(world) == {0, 1, 2, 3, 4}
+
+
 @pytest.mark.parametrize("budget", [0, 1, 3])
 def test_without_room_for_its_successor_it_serves_on_whatever_the_budget(budget: int) -> None:
     world = settled(3, budget)

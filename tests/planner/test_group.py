@@ -9,6 +9,7 @@ from bireme_operator.plan.actions import DeletePod
 from bireme_operator.plan.drain import HANDOVER_S
 from bireme_operator.plan.observed import LeaderView, Observed, Phase, PodView
 from bireme_operator.plan.plan import Plan, plan
+from bireme_operator.plan.rest import Rest
 from bireme_operator.plan.suspects import suspects
 from tests.planner.world import World, document, wanted
 
@@ -78,7 +79,9 @@ def test_what_nobody_can_ask_to_drain_is_told_to_end_leader_first_and_the_others
     assert ends(leader, other) == {leader.name: world.desired.drain_timeout_s - 1 + HANDOVER_S}
     going = replace(leader, deleting=True, end_by=world.now + 60)
     assert ends(going, other) == {}, "the other stages compute what it lets finish"
-    assert ends(replace(going, end_by=world.now), other).keys() == {other.name}, "its node may be dead"
+    assert ends(replace(going, end_by=world.now - 2), other).keys() == {other.name}, "its node may be dead"
+    look = Observed((going, other), {}, strangers=strangers)
+    assert plan(world.desired, look, memory, world.now + 1, Rest()).wake_at == world.now + 62
     assert ends(other).keys() == {other.name}
 
 

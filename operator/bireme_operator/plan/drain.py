@@ -13,6 +13,8 @@ from bireme_operator.plan.gang import STOP_GRACE_S
 from bireme_operator.plan.group import Group
 from bireme_operator.plan.observed import Phase
 
+_CLOCKS_S: Final = 2.0
+"""Grace ends by the API server's clock, and in whole seconds."""
 HANDOVER_S: Final = 5.0
 """After the deadline the leader hands its streams over; only when that takes longer are the pods ended regardless."""
 
@@ -49,8 +51,13 @@ def _still_ends(group: Group, now: float) -> bool:
 
     One that has outlived its grace is on a dead node, or will not end by itself.
     """
-    ends = [pod for pod in group.deleting if pod.stage == 0 and pod.phase is Phase.RUNNING and now < pod.end_by]
-    return 0 not in group.stages and bool(ends)
+    return 0 not in group.stages and any(now < end for end in end_times(group))
+
+
+def end_times(group: Group) -> Iterator[float]:
+    """Yield until when a leader that was told to end may still let requests finish; clocks differ a little."""
+    ends = (pod for pod in group.deleting if pod.stage == 0 and pod.phase is Phase.RUNNING)
+    yield from (pod.end_by + _CLOCKS_S for pod in ends)
 
 
 def _has_work(group: Group) -> bool:

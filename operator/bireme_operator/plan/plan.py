@@ -11,7 +11,7 @@ from bireme.api.status import Status
 from bireme_operator.plan.actions import Action, AdoptSpare, CreatePod, DeletePod, made_by_group
 from bireme_operator.plan.canary import assess, held_back
 from bireme_operator.plan.desired import Desired
-from bireme_operator.plan.drain import drain, handover_times
+from bireme_operator.plan.drain import drain, end_times, handover_times
 from bireme_operator.plan.fallback import gave_up, is_at_rest, remember_rollout, target
 from bireme_operator.plan.gang import clear, fence, repair
 from bireme_operator.plan.gates import RETRY_S, SPARE_RETRY_S, STUCK_S, allot
@@ -140,7 +140,7 @@ def _look(memory: GroupMemory, desired: Desired, observed: Observed, now: float)
 
 def _decide(groups: Sequence[Group], desired: Desired, observed: Observed, memory: Memory, now: float) -> list[Group]:
     """Make the choices that concern several groups: which are to be, to go, to be rolled."""
-    kept = {group.index: group.stages[0].name for group in taken_back(groups, desired)}
+    kept = {group.index: group.stages[0].name for group in taken_back(groups, desired, now)}
     groups = [
         _look(replace(group.memory, draining=None, recalled=kept[group.index]), desired, observed, now)
         if group.index in kept
@@ -148,7 +148,7 @@ def _decide(groups: Sequence[Group], desired: Desired, observed: Observed, memor
         for group in groups
     ]
     floor = _floor(memory, groups)
-    new = [GroupMemory.new(index, now, floor) for index in to_add(groups, desired)]
+    new = [GroupMemory.new(index, now, floor) for index in to_add(groups, desired, now)]
     new = as_before(new, groups, desired, memory.good)
     groups = [*groups, *(_look(settled(known, (), desired), desired, observed, now) for known in new)]
     leave = Draining(now, Purpose.STOP if desired.stopping else Purpose.SCALE_DOWN)
@@ -245,4 +245,4 @@ def _own_times(group: Group, desired: Desired, now: float) -> Iterator[float]:
     if group.memory.draining and not group.living and not group.deleting:
         yield now
     elif group.memory.draining:
-        yield from (end for end in handover_times(group, desired) if end > now)
+        yield from (end for end in (*handover_times(group, desired), *end_times(group)) if end > now)

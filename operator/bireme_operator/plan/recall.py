@@ -16,12 +16,12 @@ from bireme_operator.plan.rollout import is_leaving
 from bireme_operator.plan.scale import wanted_count
 
 
-def taken_back(groups: Sequence[Group], desired: Desired) -> list[Group]:
+def taken_back(groups: Sequence[Group], desired: Desired, now: float) -> list[Group]:
     """Return the groups that are drained and are to serve on."""
     if all(group.memory.draining is None for group in groups):
         return []
     rolled = _rolled_for_nothing(groups, desired)
-    missing = wanted_count(groups, desired) - sum(not is_leaving(group) for group in groups)
+    missing = wanted_count(groups, desired, now) - sum(not is_leaving(group) for group in groups)
     left = [group for group in groups if _goes(group, Purpose.SCALE_DOWN)]
     useful = [group for group in left if _is_whole(group) and not group.moving and not group.outdated(desired)]
     busiest = sorted(useful, key=lambda group: (-group.running_requests, group.index))

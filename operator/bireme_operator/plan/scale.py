@@ -10,7 +10,7 @@ from typing import Final
 
 from bireme.names import GroupState
 from bireme_operator.plan.desired import Desired
-from bireme_operator.plan.group import Group
+from bireme_operator.plan.group import DOUBTED_S, Group
 from bireme_operator.plan.rollout import is_leaving, surge
 
 NO_ROOM_S: Final = 30.0
@@ -19,24 +19,30 @@ HURRY_S: Final = 12.0
 """So long before its node goes a group is drained whether its successor serves or not: its streams go on elsewhere."""
 
 
-def wanted_count(groups: Sequence[Group], desired: Desired) -> int:
+def wanted_count(groups: Sequence[Group], desired: Desired, now: float) -> int:
     """Return how many groups there should be: more than `spec.replicas` while any is to be had elsewhere or anew.
 
     They are built before the others go, so a cordon costs no capacity where there is room.
     """
     staying = [group for group in groups if not is_leaving(group)]
     moving = [group for group in staying if group.moving]
-    serving = sum(group.verdict.serving for group in moving)
+    down = sum(now >= _down_for_good(group) for group in moving)
     # Those that don't serve cost nothing to lose, and whose node goes is lost in any case.
-    places = len(moving) - serving + min(serving, max(desired.unavailable_groups, 1))
+    places = down + min(len(moving) - down, max(desired.unavailable_groups, 1))
     places = max(places, sum(group.leave_by > 0 for group in moving))
     return desired.replicas + max(places, surge(staying, desired)) * (desired.replicas > 0)
+
+
+def _down_for_good(group: Group) -> float:
+    """Since when a group is not expected to serve again by itself in a moment; never for one that serves."""
+    down = group.memory.down_since
+    return float("inf") if group.verdict.serving or group.in_doubt or down is None else down + DOUBTED_S
 
 
 def to_remove(groups: Sequence[Group], desired: Desired, now: float) -> list[int]:
     """Return the groups to drain, least useful first, so that no more than are wanted stay."""
     staying = [group for group in groups if not is_leaving(group)]
-    excess = len(staying) - wanted_count(groups, desired)
+    excess = len(staying) - wanted_count(groups, desired, now)
     if excess <= 0 and not any(group.moving for group in staying):
         return []
     ranked = sorted(
@@ -101,15 +107,16 @@ def _is_pending(group: Group) -> bool:
 
 
 def leave_times(groups: Sequence[Group], now: float) -> Iterator[float]:
-    """Yield when a group that is to leave will have no more time, and when a successor has waited long enough."""
+    """Yield when a group that is to leave has no more time or is down for good, or a successor has waited enough."""
+    yield from (due for group in groups if group.moving and now < (due := _down_for_good(group)) < float("inf"))
     yield from (due for group in groups if group.leave_by and (due := group.leave_by - HURRY_S) > now)
     if any(group.moving for group in groups):
         yield from (until for group in groups if _is_pending(group) and (until := group.memory.since + NO_ROOM_S) > now)
 
 
-def to_add(groups: Sequence[Group], desired: Desired) -> list[int]:
+def to_add(groups: Sequence[Group], desired: Desired, now: float) -> list[int]:
     """Return the lowest free indices for the groups that are missing."""
     taken = {group.index for group in groups}
-    missing = wanted_count(groups, desired) - sum(not is_leaving(group) for group in groups)
+    missing = wanted_count(groups, desired, now) - sum(not is_leaving(group) for group in groups)
     free = (index for index in range(desired.replicas + 1 + len(taken)) if index not in taken)
     return [index for index, _ in zip(free, range(missing), strict=False)]
