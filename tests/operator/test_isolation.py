@@ -82,10 +82,24 @@ def test_a_leader_that_is_not_heard_for_a_moment_or_starts_again_takes_nothing_b
     assert sky.leaving == {"p2": WHY}
 
 
+def test_a_leader_that_was_missed_when_it_ended_is_no_second_node_that_is_not_heard() -> None:
+    sky = Sky()
+    sky.stages = sky.stages[:3]
+    sky.hear(2)
+    sky.wait(2)
+    sky.hear(2, leader=False)
+    sky.stages[0] = replace(sky.stages[0], phase=Phase.BACKING_OFF)
+    sky.hear(2)
+    assert sky.leaving == {"p2": WHY}
+
+
 def test_an_operator_that_has_just_begun_goes_on_with_a_move_that_was_begun() -> None:
     sky = Sky(asked="is to leave n2")
     sky.hear(2)
     assert sky.leaving == {"p2": WHY}
+    other = Sky(asked="is to leave n1")
+    other.hear(2)
+    assert not other.leaving, "for that node it was asked"
 
 
 def test_a_node_that_was_left_gets_no_new_pod_for_a_while_and_one_that_comes_then_need_not_have_served() -> None:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bireme_operator.plan.memory import GroupMemory
-from bireme_operator.plan.observed import Leave, Observed, PodView
+from bireme_operator.plan.observed import Leave, Observed, Phase, PodView
 from bireme_operator.plan.suspects import hear
 
 Key = tuple[str, str]
 SHUNNED_S: Final = 1800.0
 """So long no new pod is sent to a node that a group has left, unless a stage is heard there before."""
+
+_REMEMBERED_S: Final = 86_400.0
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Isolation:
         """
         if not doubted and key not in self._of:
             return
-        hearing, now = hear(observed, self.clock()), self.clock()
+        hearing, now, new = hear(observed, self.clock()), self.clock(), key not in self._of
         known = self._of.setdefault(key, _Deployment())
         living = {pod.name: pod for pod in observed.pods if pod.node and not pod.deleting}
         for name in hearing.heard:
@@ -53,11 +55,13 @@ class Isolation:
         for pod in hearing.unheard:
             group = groups.get(pod.group)
             if group is not None and (group.served or pod.node in known.shunned):
-                missed.setdefault(pod.name, now - self.after_s if group.asked else now)
+                begun = new and pod.node in group.asked
+                missed.setdefault(pod.name, now - self.after_s if begun else now)
         known.since = missed
-        nodes = {pod.node for pod in living.values()}
-        known.judges = 2 * len({living[name].node for name in missed}) <= len(nodes)
+        silent = {living[name].node for name in missed if living[name].phase is Phase.RUNNING}
+        known.judges = 2 * len(silent) <= len({pod.node for pod in living.values()})
         known.shunned |= {living[name].node: now + SHUNNED_S for name in missed if self.leave(key, living[name])}
+        known.shunned = {node: end for node, end in known.shunned.items() if now < end + _REMEMBERED_S}
         if not missed and not known.shunned:
             del self._of[key]
 
