@@ -69,7 +69,8 @@ class Cluster(World):
             case DeletePod() if action.name in self.pods:
                 self.deleted.append(action)
                 self.wake_up.pop(action.name, None)
-                self.pods[action.name] = replace(self.pods[action.name], deleting=True)
+                gone = {"deleting": True, "end_by": self.now + action.grace_s}
+                self.pods[action.name] = replace(self.pods[action.name], **gone)  # type: ignore[arg-type]
             case CreatePod():
                 super().apply(action)
                 waits = {"phase": Phase.PENDING, "told_leader": 0, "gated": self.desired.gang is Gang.GATES}

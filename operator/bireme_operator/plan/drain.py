@@ -11,7 +11,7 @@ from bireme_operator.plan.actions import DeletePod, DrainGroup
 from bireme_operator.plan.desired import Desired
 from bireme_operator.plan.gang import STOP_GRACE_S
 from bireme_operator.plan.group import Group
-from bireme_operator.plan.observed import Phase
+from bireme_operator.plan.observed import Phase, PodView
 
 _CLOCKS_S: Final = 2.0
 """Grace ends by the API server's clock, and in whole seconds."""
@@ -51,13 +51,13 @@ def _still_ends(group: Group, now: float) -> bool:
 
     One that has outlived its grace is on a dead node, or will not end by itself.
     """
-    return 0 not in group.stages and any(now < end for end in end_times(group))
-
-
-def end_times(group: Group) -> Iterator[float]:
-    """Yield until when a leader that was told to end may still let requests finish; clocks differ a little."""
     ends = (pod for pod in group.deleting if pod.stage == 0 and pod.phase is Phase.RUNNING)
-    yield from (pod.end_by + _CLOCKS_S for pod in ends)
+    return 0 not in group.stages and any(now < over_at(pod) for pod in ends)
+
+
+def over_at(pod: PodView) -> float:
+    """Return when a pod that was told to end has ended; what is still there then is on a dead node."""
+    return pod.end_by + _CLOCKS_S
 
 
 def _has_work(group: Group) -> bool:

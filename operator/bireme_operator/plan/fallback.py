@@ -51,8 +51,10 @@ def remember_rollout(
         return memory
     desired = held_back(wish, memory)
     staying = [group for group in groups if not is_leaving(group)]
-    done = bool(staying) and len(staying) == len(groups) == desired.replicas and not desired.rollout.trial
-    done = done and all(group.verdict.serving and group.current(desired) for group in groups)
+    done = bool(staying) and len(staying) == desired.replicas and not desired.rollout.trial
+    done = done and all(group.verdict.serving and group.current(desired) for group in staying)
+    # What a dead node keeps of a group that goes serves nobody.
+    done = done and not any(group.living for group in groups if is_leaving(group))
     good = desired.rendering.key if done else memory.good
     progress = note(track(memory.progress, groups, desired, now), judged, desired, now)
     return replace(memory, progress=progress, good=good)

@@ -11,7 +11,7 @@ from bireme.api.status import Status
 from bireme_operator.plan.actions import Action, AdoptSpare, CreatePod, DeletePod, made_by_group
 from bireme_operator.plan.canary import assess, held_back
 from bireme_operator.plan.desired import Desired
-from bireme_operator.plan.drain import drain, end_times, handover_times
+from bireme_operator.plan.drain import drain, handover_times, over_at
 from bireme_operator.plan.fallback import gave_up, is_at_rest, remember_rollout, target
 from bireme_operator.plan.gang import clear, fence, repair
 from bireme_operator.plan.gates import RETRY_S, SPARE_RETRY_S, STUCK_S, allot
@@ -119,11 +119,17 @@ def _seen(desired: Desired, observed: Observed, memory: Memory, now: float, rest
 
 
 def _charged(known: GroupMemory, desired: Desired, observed: Observed, now: float) -> GroupMemory | None:
-    """Return the memory of a group with its deaths counted, None if it was to go and is gone."""
+    """Return the memory of a group with its deaths counted, None if it was to go and is gone.
+
+    One that comes back does not wait for pods that outlive their grace: a dead node may keep them for ever.
+    """
     pods = observed.by_group.get(known.index, ())
+    rolls = known.draining is not None and known.draining.purpose is Purpose.ROLL
+    if rolls and all(pod.deleting and now >= over_at(pod) for pod in pods):
+        return settled(known.rolled(now), pods, desired)
     if pods or not known.draining:
         return settled(charge(known, pods, as_wanted(desired, known), now), pods, desired)
-    return settled(known.rolled(now), pods, desired) if known.draining.purpose is Purpose.ROLL else None
+    return None
 
 
 def _rollout_deadline(wish: Desired, memory: Memory, now: float) -> Iterator[float]:
@@ -245,4 +251,4 @@ def _own_times(group: Group, desired: Desired, now: float) -> Iterator[float]:
     if group.memory.draining and not group.living and not group.deleting:
         yield now
     elif group.memory.draining:
-        yield from (end for end in (*handover_times(group, desired), *end_times(group)) if end > now)
+        yield from (end for end in (*handover_times(group, desired), *map(over_at, group.deleting)) if end > now)

@@ -1,4 +1,4 @@
-"""Which group changes its checkpoint in place now: one at a time, and only while every group serves.
+"""Which group changes its checkpoint in place now: one at a time, and only while every group serves that is wanted.
 
 The wish is posted again until the group's own word agrees. A checkpoint that a group has found to be unusable is not
 posted to it again before the wish itself is a new one; the others keep theirs too.
@@ -24,7 +24,8 @@ def to_reload(groups: Sequence[Group], desired: Desired) -> list[ReloadGroup]:
     if under_way:
         return [_reload(group, desired) for group in under_way if _goes_elsewhere(group, desired)]
     refused = any(group.memory.refuses(desired.generation) for group in staying)
-    if refused or any(not group.verdict.serving for group in staying):
+    down = any(group.memory.served and not group.verdict.serving for group in staying)
+    if refused or down or sum(group.verdict.serving for group in staying) < desired.replicas:
         return []
     stale = [group for group in staying if group.memory.draining is None and group.stale(desired)]
     stale = [group for group in stale if not group.outdated(desired)]

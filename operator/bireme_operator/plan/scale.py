@@ -1,8 +1,8 @@
 """How many groups, and which ones go first.
 
 The least useful group goes first: one on trial beyond what was asked for, then a failed or unready one, then one whose
-node is to be emptied, then an outdated one, then the one with the fewest requests, then the youngest index. A group
-that is being drained to go does not come back; another takes its place.
+node is to be emptied, then an outdated one, then one that never served, then the one with the fewest requests, then
+the youngest index. A group that is being drained to go does not come back; another takes its place.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,6 +51,7 @@ def to_remove(groups: Sequence[Group], desired: Desired, now: float) -> list[int
             group.verdict.serving,
             not group.moving,
             group.current(desired),
+            group.memory.served,
             group.running_requests,
             -group.index,
         ),
@@ -74,8 +75,9 @@ def _hurried(ranked: Sequence[Group], now: float) -> list[int]:
 
 
 def _moved(ranked: Sequence[Group], desired: Desired) -> list[int]:
-    """Return the groups whose successors serve: as many as the others can do without."""
-    spare = sum(group.verdict.serving for group in ranked) - desired.replicas
+    """Return the groups whose successors serve: as many as the others can do without. Nobody waits for a failed one."""
+    failed = sum(group.memory.failure is not None and not group.moving for group in ranked)
+    spare = sum(group.verdict.serving for group in ranked) - max(desired.replicas - failed, 0)
     gone: list[int] = []
     for group in ranked:
         if group.moving and spare >= group.verdict.serving:
