@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from bireme_operator.kube.client import Kube
 from bireme_operator.kube.errors import AlreadyExists, QuotaExceeded, Unavailable
 from bireme_operator.plan.actions import CreatePod, DeletePod, LiftGate
 from bireme_operator.plan.desired import Desired
+from bireme_operator.plan.memory import GroupMemory
 from bireme_operator.render.owned import Owner
 from bireme_operator.shell.errands import Errands
 from bireme_operator.shell.pods import QUOTA_RETRY_S, PodWriter
@@ -192,11 +194,16 @@ async def test_groups_without_quota_are_tried_again_for_as_long_as_they_are_want
     bench.server.refuses[made.name] = QuotaExceeded("exceeded quota: small")
     bench.create(made)
     await bench.done()
-    assert bench.pods.quota_due({0, 1}, now=1.0) == QUOTA_RETRY_S
-    assert bench.pods.quota_due({0, 1}, now=QUOTA_RETRY_S) is None, "whoever is paused asks for nothing, and may wait"
+    groups = {index: GroupMemory.new(index, 0.0) for index in (0, 1)}
+    assert bench.pods.quota_due(groups, now=1.0) == QUOTA_RETRY_S
+    assert bench.pods.quota_due(groups, now=QUOTA_RETRY_S) is None, "whoever is paused asks for nothing, and may wait"
     assert bench.pods.without_quota
-    assert bench.pods.quota_due({0}, now=1.0) is None
-    assert not bench.pods.without_quota, "it is not wanted any more"
+    without = [{0: groups[0]}, groups | {1: replace(groups[1], down_since=None)}]
+    words = bench.pods.without_quota
+    for left in without:  # it is not wanted any more, or it serves
+        bench.pods.without_quota = dict(words)
+        assert bench.pods.quota_due(left, now=1.0) is None
+        assert not bench.pods.without_quota
 
 
 async def test_a_pod_that_is_there_already_makes_us_look_again(bench: Bench) -> None:

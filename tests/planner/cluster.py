@@ -55,6 +55,7 @@ class Cluster(World):
             ),
             nodes=self._nodes() if gated else None,
             needs=NEEDS,
+            labels={name: {HOSTNAME: name, RACK: rack} for name, rack in self.racks.items()},
         )
 
     def visit(self, luck: Luck) -> Plan:

@@ -90,9 +90,13 @@ def test_while_the_server_refuses_what_is_wanted_what_is_lost_comes_back_as_it_w
 
 def test_a_group_without_quota_says_so() -> None:
     world = World(wanted(replicas=1))
-    world.step()
-    result = plan(world.desired, seen(world, without_quota={0: "exceeded quota: q"}), world.memory, world.now)
-    assert (result.status.groups[0].state, result.status.groups[0].reason) == (GroupState.PENDING, Reason.QUOTA)
+    world.settle()
+    without = {0: "exceeded quota: q"}
+    told = plan(world.desired, seen(world, without_quota=without), world.memory, world.now).status.groups[0]
+    assert told.state is GroupState.SERVING, "a spare is in the place of what was refused"
+    world.vanish(world.pod(0, 1).name)
+    told = plan(world.desired, seen(world, without_quota=without), world.memory, world.now).status.groups[0]
+    assert (told.state, told.reason) == (GroupState.PENDING, Reason.QUOTA)
 
 
 def test_while_a_quota_is_short_no_incarnation_is_given_away_and_what_makes_a_group_whole_is_tried_once() -> None:

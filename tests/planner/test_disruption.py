@@ -276,6 +276,19 @@ def test_without_a_successor_it_is_drained_before_its_node_goes_even_as_the_last
     assert 0 not in {pod.group for pod in world.pods.values() if pod.node_leaving}
 
 
+def test_it_is_drained_in_time_while_another_group_is_in_doubt() -> None:
+    world = settled(3, 0)
+    world.requests[0] = 3
+    by = reclaim(world, 0, 60)
+    pass_time(world, by - HURRY_S - 3 - world.now)
+    assert not world.drained
+    world.mute.add(1)
+    for pod in [pod for pod in world.pods.values() if pod.group == 1]:
+        world.pods[pod.name] = replace(pod, started_at=world.now)  # its leader was heard till now
+    pass_time(world, 6)
+    assert [one.group for one in world.drained] == [0]
+
+
 def test_groups_whose_nodes_go_are_all_built_elsewhere_at_once_whatever_the_budget() -> None:
     world = settled(3, 1)
     for group in range(3):

@@ -13,6 +13,8 @@ from bireme_operator.plan.places import HOSTNAME, Needs, NodeView, Topology
 from bireme_operator.plan.plan import Plan, plan
 from bireme_operator.plan.providers import Gang
 from bireme_operator.plan.quantities import amounts, total
+from tests.planner.cluster import RACK as RACK_LABEL
+from tests.planner.cluster import Cluster
 from tests.planner.world import World, wanted
 
 GPU, RACK = "nvidia.com/gpu", "topology.kubernetes.io/rack"
@@ -229,3 +231,22 @@ def check(nodes: Nodes) -> None:
     if topology.exclusive:
         taken = [rack for racks in homes.values() for rack in racks]
         assert len(taken) == len(set(taken)), "a domain has one group"
+
+
+def test_a_stage_comes_back_to_the_rack_of_one_on_a_cordoned_node() -> None:
+    """The operator looks for room on nodes that take pods; the cordoned one is in its rack all the same."""
+    cluster = Cluster(wanted(replicas=1, gang=Gang.GATES, topology=Topology((RACK_LABEL,))))
+    for number in range(4):
+        cluster.add_node(1, f"r{number // 2}")
+    for _ in range(10):
+        cluster.step()
+        cluster.advance(2)
+    first, second = (cluster.pod(0, stage).node for stage in (0, 1))
+    cluster.foreign["n2"] = 1  # no successor finds room for two
+    cluster.cordoned.add(first)
+    cluster.fail(second)
+    for _ in range(60):
+        cluster.step()
+        cluster.advance(2)
+    living = [pod for pod in cluster.pods.values() if pod.group == 0 and not pod.deleting]
+    assert {cluster.racks[pod.node] for pod in living if pod.node} == {cluster.racks[first]}

@@ -7,6 +7,7 @@ import pytest
 from bireme.names import GroupState
 from bireme_operator.plan.actions import AdoptSpare, Become, CreatePod, CreateSpare, EndSpare
 from bireme_operator.plan.observed import Phase
+from bireme_operator.plan.scale import NO_ROOM_S
 from tests.planner.world import Luck, World, wanted
 
 
@@ -48,6 +49,28 @@ def test_a_lost_stage_is_taken_over_by_a_spare_and_the_spare_by_a_new_one(stage:
     assert len(world.created) == 4, "no pod was made anew"
     assert [pod.incarnation for pod in world.spares.values()] == [2]
     assert "taken over by the spare" in result.news[0].message
+
+
+def test_there_are_none_while_a_group_lacks_room() -> None:
+    world = spared()
+    (name,) = world.spares
+    world.change(replicas=3)
+
+    def step_without_room() -> list[type]:
+        for pod in [pod for pod in world.pods.values() if pod.group == 2]:
+            world.pods[pod.name] = replace(pod, phase=Phase.PENDING, unplaced=True, message="0/2 nodes are available")
+        return kinds(world.step().actions)
+
+    step_without_room()
+    assert step_without_room() == []
+    world.advance(NO_ROOM_S)
+    assert step_without_room() == [EndSpare]
+    assert step_without_room() == []
+    assert name not in world.spares
+    for pod in [pod for pod in world.pods.values() if pod.group == 2]:
+        world.pods[pod.name] = replace(pod, phase=Phase.RUNNING, unplaced=False, message="")
+    world.settle()
+    assert len(world.spares) == 1
 
 
 def test_a_spare_that_was_not_told_yet_is_no_running_stage() -> None:

@@ -78,7 +78,8 @@ class _Ground:
             return []
         if self.observed.nodes is None:
             return _BLIND
-        beside = [node for pod in group.stages.values() if (node := self._home(pod)) is not None]
+        stages = group.stages.values()
+        beside = [node for pod in stages if (node := self._home(pod) or self._closed(pod)) is not None]
         search = self._search(len(gated), tuple(beside), group)
         found = find(search, list(self.nodes.values()))
         if isinstance(found, NoRoom):
@@ -161,6 +162,11 @@ class _Ground:
         if pod.gated or not pod.aim:
             return None
         return self.nodes.get(self._by_host.get(pod.aim, ""))
+
+    def _closed(self, pod: PodView) -> NodeView | None:
+        """Return a node that takes no more pods, but has this one: it is in its domains all the same."""
+        labels = None if pod.node_lost or not pod.node else self.observed.labels.get(pod.node)
+        return None if labels is None else NodeView(pod.node, labels, {})
 
     @cached_property
     def _by_host(self) -> dict[str, str]:

@@ -174,7 +174,8 @@ def look(memory: GroupMemory, desired: Desired, observed: Observed, now: float) 
     verdict = judge(memory, stages, leader, desired, now, stranger=stranger)
     verdict = _if_preempted(verdict, [pod for pod in pods if pod.deleting])
     unheard_s = None if document or stranger else _unheard_s(memory, stages, leader, desired, now)
-    if memory.index in observed.without_quota and not memory.draining and not memory.failure:
+    runs = len(stages) == desired.stages and all(pod.phase is Phase.RUNNING for pod in stages.values())
+    if memory.index in observed.without_quota and not (runs or memory.draining or memory.failure):
         verdict = Verdict(GroupState.PENDING, Reason.QUOTA, observed.without_quota[memory.index])
     deleting = [pod for pod in pods if pod.deleting]
     heard_at = leader.heard_at if leader else 0.0

@@ -29,7 +29,7 @@ from bireme_operator.plan.reload import to_reload
 from bireme_operator.plan.rest import Rest
 from bireme_operator.plan.rollout import deadline, to_roll
 from bireme_operator.plan.scale import leave_times, to_add, to_remove
-from bireme_operator.plan.spares import become, with_spares
+from bireme_operator.plan.spares import become, room_times, with_spares
 from bireme_operator.plan.timing import remember_timing
 from bireme_operator.status import describe
 
@@ -69,7 +69,7 @@ def plan(wish: Desired, observed: Observed, memory: Memory, now: float, rest: Re
         steps = {group.index: list(_steps(group, desired, now, held)) for group in groups if not rest.holds(group)}
         actions = [action for own in steps.values() for action in own]
         actions += [*allotted.lifts, *to_reload(groups, desired)]
-        spared = with_spares(actions, groups, desired, observed, memory)
+        spared = with_spares(actions, groups, desired, observed, memory, now=now)
         actions, memory = list(spared.actions), replace(memory, spares=spared.highest)
     judged = assess(held_back(wish, memory), memory, groups, observed.figures, now)
     after = _remember(remember_rollout(memory, groups, wish, judged, now), groups, actions, now, rest)
@@ -228,6 +228,8 @@ def _deadlines(
     yield from leave_times(groups, now)
     if any(pod.gated for pod in observed.spares):
         yield now + SPARE_RETRY_S
+    if observed.spares:
+        yield from (due for due in room_times(groups) if due > now)
     for group in groups:
         if group.document is not None:
             yield observed.leaders[group.index].heard_at + SILENT_AFTER_S

@@ -57,7 +57,7 @@ def to_remove(groups: Sequence[Group], desired: Desired, now: float) -> list[int
         ),
     )
     if desired.replicas and any(group.in_doubt for group in staying):
-        return []  # who is the least useful is known in a moment
+        return _hurried(ranked, now)  # who is the least useful is known in a moment, and some have no more than that
     if excess > 0:
         return list(dict.fromkeys(group.index for group in (*_untried(ranked, desired), *ranked)))[:excess]
     return _hurried(ranked, now) or _moved(ranked, desired) or _stopped(ranked, desired, now)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bireme.names import Env, Exit
+from bireme.names import Env, Exit, Reason
 from bireme.wire.state import AdoptRequest
 from bireme_operator.plan.actions import Action, AdoptSpare, Become, CreatePod, CreateSpare, EndSpare
 from bireme_operator.plan.desired import Desired
@@ -19,7 +19,9 @@ from bireme_operator.plan.group import Group
 from bireme_operator.plan.memory import Memory
 from bireme_operator.plan.observed import Observed, Phase, PodView
 from bireme_operator.plan.recovery import is_spent
+from bireme_operator.plan.scale import NO_ROOM_S
 
+_NO_ROOM: Final = (Reason.NO_CAPACITY, Reason.UNSCHEDULABLE, Reason.QUOTA)
 _HOPELESS: Final = (Exit.BAD_CONFIGURATION, Exit.BAD_CHECKPOINT)
 """The next one would end like this; the stages of the groups will say so too."""
 
@@ -33,23 +35,44 @@ class Spared:
 
 
 def with_spares(
-    actions: Sequence[Action], groups: Sequence[Group], desired: Desired, observed: Observed, memory: Memory
+    actions: Sequence[Action],
+    groups: Sequence[Group],
+    desired: Desired,
+    observed: Observed,
+    memory: Memory,
+    *,
+    now: float,
 ) -> Spared:
-    """Let spares take over what would be made anew, and see to it that there are as many as are wanted."""
+    """Let spares take over what would be made anew, and see to it that there are as many as are wanted.
+
+    There are none while a group lacks room: one may have the place of the very group that it is to help.
+    """
     highest = max([memory.spares, *(pod.incarnation for pod in observed.spares)])
     living = [pod for pod in observed.spares if not pod.deleting]
     useful = [pod for pod in living if pod.incarnation > memory.stale_spares and _is_useful(pod, desired)]
     done = _taken_over(actions, groups, desired, observed, useful)
     adopted = {action.name for action in done if isinstance(action, AdoptSpare)}
     left = [pod for pod in useful if pod.name not in adopted]
-    wanted = 0 if desired.stopping or not desired.replicas else desired.spares
+    needed = any(now >= due for due in room_times(groups))
+    wanted = 0 if desired.stopping or needed or not desired.replicas else desired.spares
     left.sort(key=lambda pod: (not _stands_by(pod), pod.incarnation))
     useless = [pod for pod in living if pod not in useful]
     surplus = [*useless, *left[wanted:]]
-    ended = [EndSpare(pod.name, "it can take nobody's place, or fewer are wanted") for pod in surplus]
+    ended = [
+        EndSpare(pod.name, "it can take nobody's place, a group needs its room, or fewer are wanted") for pod in surplus
+    ]
     missing = 0 if observed.no_more_spares else max(wanted - len(left), 0)
     made = [_create(desired, highest + 1 + number) for number in range(missing)]
     return Spared((*done, *ended, *made), highest + missing)
+
+
+def room_times(groups: Sequence[Group]) -> Iterator[float]:
+    """Yield from when on a group that finds no room needs what the spares have."""
+    for group in groups:
+        down = group.memory.down_since
+        waits = group.verdict.reason in _NO_ROOM and not (group.memory.draining or group.memory.failure)
+        if waits and down is not None:
+            yield down + NO_ROOM_S
 
 
 def become(group: Group, desired: Desired) -> Iterator[Become]:

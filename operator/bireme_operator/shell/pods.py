@@ -18,6 +18,7 @@ from bireme_operator.kube.client import Kube
 from bireme_operator.kube.errors import AlreadyExists, Conflict, NotFound, QuotaExceeded
 from bireme_operator.kube.resources import PODS
 from bireme_operator.plan.actions import Action, AdoptSpare, CreatePod, DeletePod, LiftGate
+from bireme_operator.plan.memory import GroupMemory
 from bireme_operator.plan.observed import Phase, PodView
 from bireme_operator.plan.places import HOSTNAME, Needs
 from bireme_operator.render.avoid import avoiding
@@ -175,9 +176,10 @@ class PodWriter:
         for name in [name for name, ending in self._ending.items() if ending == group]:
             await self.errands.finish(("pod", name))
 
-    def quota_due(self, groups: Container[int], now: float) -> float | None:
-        """When groups without quota are tried again; those that are not among ``groups`` any more are forgotten."""
-        self.without_quota = {group: words for group, words in self.without_quota.items() if group in groups}
+    def quota_due(self, groups: Mapping[int, GroupMemory], now: float) -> float | None:
+        """When groups without quota are tried again; those that are gone, or serve without, are forgotten."""
+        waiting = {index for index, group in groups.items() if group.down_since is not None}
+        self.without_quota = {group: words for group, words in self.without_quota.items() if group in waiting}
         return self._quota_again_at if self.quota_is_short(now) else None
 
     def quota_is_short(self, now: float) -> bool:
