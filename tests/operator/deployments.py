@@ -166,7 +166,9 @@ class Deployments:
     def made_since(self, version: str) -> list[dict[str, Any]]:
         """Every stage pod that was made since, in order, however short it lived: the server remembers."""
         made, end = [], secrets.token_hex(8)
-        assert any(self._mark(pod, end) for pod in self.pods()), "no pod stays long enough to be marked"
+        # To change a pod between the two halves of its deletion is to delete it: 200, and nothing was written.
+        staying = sorted(self.pods(), key=lambda pod: "deletionTimestamp" in pod["metadata"])
+        assert any(self._mark(pod, end) for pod in staying), "no pod stays long enough to be marked"
         query = {"watch": "1", "resourceVersion": version, "labelSelector": str(Label.STAGE)}
         with self.plane.api.stream("GET", self._pods_url, params=query) as told:
             for event in map(json.loads, told.iter_lines()):
