@@ -13,7 +13,6 @@ from bireme_operator.plan.places import HOSTNAME, Needs, NodeView, Topology
 from bireme_operator.plan.plan import Plan, plan
 from bireme_operator.plan.providers import Gang
 from bireme_operator.plan.quantities import amounts, total
-from tests.planner.cluster import RACK as RACK_LABEL
 from tests.planner.cluster import Cluster
 from tests.planner.world import World, wanted
 
@@ -235,7 +234,7 @@ def check(nodes: Nodes) -> None:
 
 def test_a_stage_comes_back_to_the_rack_of_one_on_a_cordoned_node() -> None:
     """The operator looks for room on nodes that take pods; the cordoned one is in its rack all the same."""
-    cluster = Cluster(wanted(replicas=1, gang=Gang.GATES, topology=Topology((RACK_LABEL,))))
+    cluster = Cluster(wanted(replicas=1, gang=Gang.GATES, topology=Topology((RACK,))))
     for number in range(4):
         cluster.add_node(1, f"r{number // 2}")
     for _ in range(10):

@@ -16,8 +16,8 @@ from bireme_operator.plan.suspects import hear
 Key = tuple[str, str]
 SHUNNED_S: Final = 1800.0
 """So long no new pod is sent to a node that a group has left, unless a stage is heard there before."""
-
 _REMEMBERED_S: Final = 86_400.0
+"""So long after that a group on such a node need not have served to be asked to leave it again."""
 
 
 @dataclass
